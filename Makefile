@@ -1,11 +1,11 @@
 # `make demo` and `make test` work on a fresh clone with Python 3.11 or newer and pip; nothing else is needed.
 # The first of them makes .venv, and any of them renews it when pyproject.toml or constraints.txt changed.
 
-SHELL   := /bin/bash
 BIN     := .venv/bin
 READY   := .venv/.ready
 PYTHON  ?=
 WORKERS ?= 2
+CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
 TYPING   = $(wildcard tests/api/typing_*.py)
 
 .DEFAULT_GOAL := help
@@ -60,14 +60,14 @@ clean: ## remove .venv and what tools left behind
 $(READY): pyproject.toml constraints.txt
 	@set -e; \
 	ok='import sys; sys.exit(sys.version_info < (3, 11))'; \
-	if ! $(BIN)/python -c "$$ok" 2>/dev/null; then \
+	if ! $(BIN)/python -c "import pip; $$ok" 2>/dev/null; then \
 	  python=; \
-	  for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python); do \
+	  for p in $(CANDIDATES); do \
 	    if "$$p" -c "$$ok" 2>/dev/null; then python=$$p; break; fi; \
 	  done; \
 	  if [ -z "$$python" ]; then \
-	    echo "counterfoil needs Python 3.11 or newer; found: $$(python3 --version 2>&1 || echo none)." >&2; \
-	    echo "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; \
+	    echo "counterfoil needs Python 3.11 or newer; none found as: $(CANDIDATES)." >&2; \
+	    echo "Install one, or name it: make $(MAKECMDGOALS) PYTHON=..." >&2; \
 	    exit 1; \
 	  fi; \
 	  echo "making .venv with $$($$python --version)"; \

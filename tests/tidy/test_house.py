@@ -127,7 +127,7 @@ BAD: list[tuple[Callable[[str], Any], str]] = [
     (house.unreasoned_suppressions, "import os  # no" + "qa"),
     (house.unreasoned_suppressions, "x = f()  # type: " + "ignore[arg-type]"),
     (house.foreign_places, "cd /wo" + "rk/main"),
-    (house.foreign_places, "open('/ro" + "ot/.netrc')"),
+    (house.foreign_places, "open('/roo" + "t/.netrc')"),
     (house.foreign_places, "index-url = https://py" + "pi.org/simple"),
     (house.foreign_places, "https://files.python" + "hosted.org/x"),
     (house.foreign_places, "key = sk-" + "a1B2" * 8),
