@@ -1,0 +1,119 @@
+"""What is known about one call when its recovery is decided: a handful of plain facts, read off the fold.
+
+It must not decide: it only looks, and where two facts compete it hands on the weaker one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from counterfoil.core.contracts import Terms
+from counterfoil.core.events import Answer, SenderProof
+from counterfoil.core.state import ENDED, Attempt, CallState
+
+_WEAKEST = (SenderProof.EXPIRED, SenderProof.ALIVE, SenderProof.DEAD, SenderProof.RELEASED)
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """All that `recovery.recover` may know of a call.
+
+    Args:
+        open: an attempt may have had its effect.
+        refused: an attempt got a definite no.
+        first_sent_at: store time of the first dispatch.
+        sender: the weakest of what is known of the senders of open attempts; None while nobody has looked at one.
+        sender_since: since when that holds.
+        sender_seen_at: when it was last looked at.
+        exists: the provider said that an object with our id exists.
+        answer: the last lookup's answer.
+        asked_at: when that question left.
+        asks_left: lookups still permitted.
+        repeats_left: repeats still permitted.
+        not_before: earliest moment of another try.
+        same_scope: the account or region at hand is the one the key was sent in.
+        can_look: the flow at hand has the lookup.
+        stopped: no dispatch is permitted (cancel, limit, changed flow).
+        verify_first: look up even before the first dispatch.
+    """
+
+    open: bool
+    refused: bool = False
+    first_sent_at: datetime | None = None
+    sender: SenderProof | None = None
+    sender_since: datetime | None = None
+    sender_seen_at: datetime | None = None
+    exists: bool = False
+    answer: Answer | None = None
+    asked_at: datetime | None = None
+    asks_left: int = 1
+    repeats_left: int = 1
+    not_before: datetime | None = None
+    same_scope: bool = True
+    can_look: bool = True
+    stopped: bool = False
+    verify_first: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether no earlier attempt can still send."""
+        return self.sender in ENDED
+
+    @property
+    def found(self) -> bool:
+        """Whether a lookup found our effect."""
+        return self.answer in (Answer.FOUND, Answer.SEVERAL)
+
+
+def facts_of(
+    call: CallState, terms: Terms, *, scope: str, can_look: bool, stopped: bool, verify_first: bool
+) -> Facts:
+    """Read the facts of a call off the fold.
+
+    Args:
+        call: the call.
+        terms: what it was, or would be, sent under.
+        scope: the scope at hand.
+        can_look: whether the flow at hand has its lookup.
+        stopped: whether the run may dispatch nothing.
+        verify_first: whether the run demands a look before each first dispatch.
+    """
+    sender, since, seen_at = _weakest_sender(call.open_attempts, children=terms.children)
+    return Facts(
+        open=bool(call.open_attempts),
+        refused=call.refused is not None,
+        first_sent_at=call.attempts[0].at if call.attempts else None,
+        sender=sender,
+        sender_since=since,
+        sender_seen_at=seen_at,
+        exists=call.exists,
+        answer=call.answer,
+        asked_at=call.asked_at,
+        asks_left=max(0, terms.bounds.lookups - call.asks),
+        repeats_left=max(0, terms.bounds.repeats + 1 - len(call.attempts)),
+        not_before=call.retry_at,
+        same_scope=terms.scope == scope,
+        can_look=can_look,
+        stopped=stopped,
+        verify_first=verify_first or terms.verify_first,
+    )
+
+
+def _weakest_sender(
+    attempts: tuple[Attempt, ...], *, children: bool
+) -> tuple[SenderProof | None, datetime | None, datetime | None]:
+    """Return (proof, since, seen at) of the weakest sender: one that nobody has looked at, else the least certain."""
+    if not attempts or any(attempt.proof is None for attempt in attempts):
+        return None, None, None
+    known = [(_downgrade(attempt.proof, children=children), attempt) for attempt in attempts if attempt.proof]
+    weakest = min((proof for proof, _ in known), key=_WEAKEST.index)
+    same = [attempt for proof, attempt in known if (proof in ENDED) == (weakest in ENDED)]
+    since = max(attempt.since for attempt in same if attempt.since)
+    seen_at = min(attempt.seen_at for attempt in same if attempt.seen_at)
+    return weakest, since, seen_at
+
+
+def _downgrade(proof: SenderProof, *, children: bool) -> SenderProof:
+    """A parent that ended proves nothing about children that do not hold its lock."""
+    return SenderProof.EXPIRED if children and proof in ENDED else proof

@@ -1,0 +1,291 @@
+"""What a store promises. Small on purpose: `append` is the only writer of events, and the head is computed in core.
+
+It must not decide anything about a run: it compares numbers and writes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from counterfoil.core.events import Event, Recorded, SenderProof, Status
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """A run's row: what queries need. All of it but fence, owner and mailbox mark is derived from the events.
+
+    Args:
+        run_id: the run.
+        flow: the flow's name.
+        entry: MODULE:FLOW, where the command line finds the flow again; may be empty.
+        fingerprint: of the flow it was started under.
+        status: what shows.
+        position: of the last event.
+        link: hash of the last event.
+        fence: grows with every change of owner; 0 before the first. Its high bits are the store's epoch.
+        owner: incarnation that holds the run, or empty.
+        mail: the mailbox mark: number of the newest item.
+        due: when a waiting run may go on.
+        lives: claims so far, counted before any work.
+        incident: an incident was raised.
+        verify_first: set by a noticed restore.
+        input_digest: of the run's input.
+        labels: for queries.
+        created_at: store time.
+        updated_at: store time.
+    """
+
+    run_id: str
+    flow: str
+    entry: str = ""
+    fingerprint: str = ""
+    status: Status = Status.PENDING
+    position: int = 0
+    link: bytes = b""
+    fence: int = 0
+    owner: str = ""
+    mail: int = 0
+    due: datetime | None = None
+    lives: int = 0
+    incident: bool = False
+    verify_first: bool = False
+    input_digest: str = ""
+    labels: dict[str, str] = {}
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class HeadChange(Struct, frozen=True, kw_only=True):
+    """The derived part of a head after an append: ``core.state`` computed it."""
+
+    status: Status
+    due: datetime | None = None
+    incident: bool = False
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """An event ready to be written: its bytes and its place. A repeated append sends identical bytes.
+
+    Args:
+        position: where it goes.
+        at_us: store time in microseconds since 1970.
+        kind: the event's tag.
+        body: canonical JSON.
+        link: its hash, chained to the one before.
+    """
+
+    position: int
+    at_us: int
+    kind: str
+    body: bytes
+    link: bytes
+
+
+class Appended(Struct, frozen=True, kw_only=True):
+    """The append is durable."""
+
+    position: int
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """The append was refused and nothing was written.
+
+    Args:
+        why: ``fence`` or ``lease``: this worker may write no more. ``position``: the journal is longer than was thought.
+            ``mail``: there is mail that was not read.
+        head: the head as it is now.
+    """
+
+    why: Literal["fence", "lease", "position", "mail"]
+    head: Head
+
+
+class Claimed(Struct, frozen=True, kw_only=True):
+    """The run is ours under this fence.
+
+    Args:
+        head: with the new fence and owner.
+        previous: incarnation that held it before, if it had not given it up.
+        proof: what was known of that one when it was taken over.
+    """
+
+    head: Head
+    previous: str = ""
+    proof: SenderProof | None = None
+
+
+class Owned(Struct, frozen=True, kw_only=True):
+    """Another worker holds the run and may be alive.
+
+    Args:
+        owner: its incarnation.
+        proof: what was seen of it.
+        detail: host and pid, for people.
+        free_at: when its lease ends if it is not renewed (store time).
+    """
+
+    owner: str
+    proof: SenderProof
+    detail: str
+    free_at: datetime | None
+
+
+class Mail(Struct, frozen=True, kw_only=True):
+    """One mailbox item.
+
+    Args:
+        number: its mark.
+        item_id: chosen by the sender; posting the same id twice keeps the first.
+        body: an encoded `counterfoil.core.mail.Item`.
+        posted_at: store time.
+    """
+
+    number: int
+    item_id: str
+    body: bytes
+    posted_at: datetime
+
+
+class Observation(Struct, frozen=True, kw_only=True):
+    """What was seen of an incarnation: proof, and detail for people."""
+
+    proof: SenderProof
+    detail: str = ""
+
+
+class Tombstone(Struct, frozen=True, kw_only=True):
+    """What is left of a pruned run, so that a reused id meets its answer and not a second run."""
+
+    run_id: str
+    flow: str
+    input_digest: str
+    status: Status
+    output: bytes | None
+    keys: tuple[str, ...]
+    pruned_at: datetime
+
+
+class Damage(Struct, frozen=True, kw_only=True):
+    """One broken place that `verify` found."""
+
+    run_id: str
+    position: int
+    what: str
+
+
+class Lease(Protocol):
+    """One worker incarnation's right to advance runs: made when the store is opened, renewed by a thread of its own.
+
+    An expired lease is never renewed. ``alive()`` is local: it compares a clock that counts suspended time with the
+    moment *before* the last renewal left, so it errs on the early side.
+    """
+
+    @property
+    def incarnation(self) -> str:
+        """Random, never reused."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether this worker may still dispatch, by its own clock."""
+        ...
+
+
+class Store(Protocol):
+    """A place for journals. Every method may raise `StoreUnavailable`, and none leaves half a write behind."""
+
+    @property
+    def namespace(self) -> bytes:
+        """The secret under which keys are minted."""
+        ...
+
+    @property
+    def lease(self) -> Lease:
+        """This process incarnation's lease."""
+        ...
+
+    def now(self) -> datetime:
+        """Return store time, in UTC."""
+        ...
+
+    async def start(self, head: Head, first: Entry) -> Head | Tombstone:
+        """Write a run's head and first event; return the head. Where the id is known, write nothing and return what is there."""
+        ...
+
+    async def head(self, run_id: str) -> Head | Tombstone | None:
+        """Return a run's head, or what pruning left of it, or None."""
+        ...
+
+    async def events(self, run_id: str, after: int = 0) -> list[Recorded]:
+        """Return the events after a position, checked against their hash chain and (from 0) the head.
+
+        Raises:
+            JournalDamaged: naming the first event that is missing, changed or torn.
+        """
+        ...
+
+    async def append(
+        self, run_id: str, *, fence: int, at: int, mail: int, entries: Sequence[Entry], head: HeadChange
+    ) -> Appended | Refused:
+        """Write events after position ``at``, if fence, lease, position and mailbox mark all hold; else write nothing.
+
+        A repeat of an append that did succeed (lost acknowledgement) finds its own hash there and is a success.
+        """
+        ...
+
+    async def claim(self, run_id: str) -> Claimed | Owned | None:
+        """Take the run, if nobody holds it or its holder's lease is over or its holder is dead; None if there is no such run.
+
+        Counts a life and grows the fence in the same write.
+        """
+        ...
+
+    async def renew(self) -> bool:
+        """Take a new incarnation after the lease was lost; return whether a new one was needed."""
+        ...
+
+    async def release(self, run_id: str, *, fence: int) -> None:
+        """Give the run up, if it is still ours under this fence."""
+        ...
+
+    async def observe(self, incarnation: str) -> Observation:
+        """Look whether an incarnation still lives: `released`, `dead`, `alive` or `expired`, never guessed from a pid."""
+        ...
+
+    async def post(self, run_id: str, item_id: str, body: bytes) -> int:
+        """Put an item into a run's mailbox and grow its mark in one transaction; return the mark. Unfenced.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        ...
+
+    async def mail(self, run_id: str, after: int) -> list[Mail]:
+        """Return the items after a mark, oldest first."""
+        ...
+
+    async def find(
+        self, *, status: Sequence[Status] = (), flow: str | None = None, limit: int = 1000
+    ) -> list[Head]:
+        """Return heads, newest first."""
+        ...
+
+    async def prune(self, *, older_than: timedelta, keep_keys: bool = True) -> int:
+        """Turn terminal runs without incident or open obligation into tombstones; return how many."""
+        ...
+
+    async def verify(self, run_id: str | None = None) -> list[Damage]:
+        """Check hash chains, gaps and heads of one run or all; return what is broken, by name."""
+        ...
+
+    async def close(self) -> None:
+        """Release what is held and close."""
+        ...
+
+
+def entry_kind(event: Event) -> str:
+    """Return the tag that an event is stored under."""
+    tag = type(event).__struct_config__.tag
+    return str(tag)
