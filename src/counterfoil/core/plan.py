@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from counterfoil.core.contracts import OneShot, Read, Terms, lines
 from counterfoil.core.events import Failure, Status
@@ -45,6 +46,10 @@ class ToolView(Struct, frozen=True, kw_only=True):
     can_look: bool = False
     parallel: bool = False
     late: bool = False
+
+    def beside_others(self) -> ToolView:
+        """Return this view with leave to run beside its siblings."""
+        return replace(self, parallel=True)
 
 
 class FlowView(Struct, frozen=True, kw_only=True):
@@ -128,9 +133,7 @@ PASSING = (Rule.FLOW_CHANGED, Rule.INTERRUPTED)
 """Stops that may pass."""
 
 
-def next_action(
-    state: RunState, flow: FlowView, now: datetime, ownership: Ownership, in_flight: InFlight
-) -> Action:
+def next_action(state: RunState, flow: FlowView, now: datetime, ownership: Ownership, in_flight: InFlight) -> Action:
     """Decide what a run does next.
 
     Args:
@@ -208,6 +211,16 @@ def _move(state: RunState, flow: FlowView, call: CallState, now: datetime, *, st
     return recover(terms, facts, now)
 
 
+def may_dispatch(state: RunState, flow: FlowView, call: CallState, now: datetime) -> Rule | None:
+    """Return the rule that licenses a dispatch of this call at this moment, or None: the last check before the bytes."""
+    if stop_of(state, flow) is not None:
+        return None
+    if any(other.unknown is not None and other.outcome is None for other in state.calls if other.id != call.id):
+        return None
+    move = move_of(state, flow, call, now, None)
+    return move.because if isinstance(move, Dispatch) else None
+
+
 def terms_of(flow: FlowView, call: CallState) -> Terms | None:
     """Return what a call is recovered under: what it was first sent under, else the flow at hand; None without either."""
     if call.terms is not None:
@@ -264,18 +277,14 @@ def _dispatch(
             continue
         read = isinstance(lines(terms.contract)[0], Read)
         record = not read or limits.calls is not None
-        return ForCall(
-            call, move, attempt=len(call.attempts) + 1, terms=None if call.terms else terms, record=record
-        )
+        return ForCall(call, move, attempt=len(call.attempts) + 1, terms=None if call.terms else terms, record=record)
     return None
 
 
 def _in_order(state: RunState, flow: FlowView, call: CallState) -> bool:
     """Tell whether every earlier call of the turn is settled, or may run beside this one."""
     earlier = [
-        other
-        for other in state.calls
-        if other.planned.position < call.planned.position and other.outcome is None
+        other for other in state.calls if other.planned.position < call.planned.position and other.outcome is None
     ]
     return not earlier or all(_parallel(flow, other) for other in (*earlier, call))
 

@@ -53,6 +53,7 @@ class Rule(StrEnum):
     ROW_ABSENT = "row-absent", "The receipt row is not there; it is unique, so only one dispatch can commit."
 
     # Repeats that something makes harmless.
+    READ_FAILED = "read-failed", "A read that fails changed nothing; the model is told its error."
     READ_AGAIN = "read-again", "A read has no effect."
     REPEAT_KEYED = "repeat-keyed", "The provider still remembers the key, so a repeat adds nothing."
     REPEAT_SAME_ID = "repeat-same-id", "We chose the id: creating it twice conflicts."
@@ -94,6 +95,7 @@ class Rule(StrEnum):
     # Why a run stands still.
     CANCEL = "cancel", "A cancel was requested."
     FLOW_CHANGED = "flow-changed", "The flow at hand cannot interpret this journal."
+    REQUEST_CHANGED = "request-changed", "The host asks for a decided slot with another request."
     LIMIT = "limit", "A limit is reached."
     UNKNOWN = "unknown", "A call is unknown; a person settles it."
     ABANDONED = "abandoned", "A person gave a call up."

@@ -1,0 +1,133 @@
+"""`guard`: the same core for one function, without an agent: a script, a web handler, a queue's job.
+
+It must not be a second engine: it is a flow whose decision is known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from counterfoil.core.events import Failure, Receipt, Rejected, Status
+from counterfoil.core.rules import Rule
+from counterfoil.errors import DefinitionError
+from counterfoil.runtime.agent import PATIENCE, RunResult, StoreLike, arun, blocking, use_store
+from counterfoil.runtime.flow import Agent
+from counterfoil.runtime.model import Decision, ModelRequest, ToolCall
+from counterfoil.runtime.tools import Tool
+
+
+class Guarded(Struct, frozen=True, kw_only=True):
+    """What became of a guarded call.
+
+    Args:
+        run_id: the run.
+        status: ``completed``: it is settled. ``unknown``: a person must settle it. ``waiting``: call again later.
+        value: what the tool returned, in its declared type, in this life or an earlier one.
+        error: why it was certainly not done.
+        because: why it stands still.
+        note: the same for people.
+    """
+
+    run_id: str
+    status: Status
+    value: Any = None
+    error: Failure | None = None
+    because: Rule | None = None
+    note: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether the effect is there."""
+        return self.status is Status.COMPLETED and self.error is None
+
+
+class _OneCall:
+    """The decision that is known beforehand."""
+
+    def __init__(self, tool: str) -> None:
+        self._tool = tool
+
+    def describe(self) -> Mapping[str, str]:
+        return {"model": "guard"}
+
+    async def decide(self, request: ModelRequest) -> Decision:
+        if request.turn > 1:
+            return Decision()
+        arguments = msgspec.json.encode(request.input).decode()
+        return Decision(calls=(ToolCall(name=self._tool, arguments=arguments),))
+
+
+def guard_flow(tool: Tool) -> Agent:
+    """Return the flow that makes one call of a tool; its input is the arguments."""
+    return Agent(f"guard:{tool.name}", version="1", model=_OneCall(tool.name), tools=[tool])
+
+
+async def aguard(
+    run_id: str,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    *,
+    store: StoreLike = None,
+    patience: timedelta = PATIENCE,
+) -> Guarded:
+    """Make one call that is safe to try again: the same run id never makes a second effect that the contract forbids.
+
+    Args:
+        run_id: what makes the call the same one: an order number, a message id.
+        tool: made with `tool`.
+        arguments: by name, JSON values. The same id with other arguments is refused.
+        store: an open store, or a path or URL.
+        patience: how far away a due time may be to wait for it here.
+
+    Returns:
+        What became of it. Nothing is raised for unknown or waiting.
+
+    Raises:
+        DefinitionError: the arguments do not fit the tool.
+        InputMismatch: the id is known, with other arguments.
+        RunOwned: another live worker makes this call now.
+    """
+    refusal = tool.refusal(msgspec.json.encode(dict(arguments)).decode())
+    if refusal is not None:
+        raise DefinitionError(refusal.message, remedy="Pass the arguments that the tool's type hints name.")
+    async with use_store(store) as opened:
+        result = await arun(guard_flow(tool), dict(arguments), run_id=run_id, store=opened, patience=patience)
+        if result.status is not Status.COMPLETED or result.note == "pruned":
+            return _guarded(result)
+        for recorded in await opened.events(run_id):
+            match recorded.event:
+                case Receipt(call="1.1", result=stored):
+                    return _guarded(result, value=tool.result.load(stored))
+                case Rejected(call="1.1", failure=failure):
+                    return _guarded(result, error=failure)
+                case _:
+                    pass
+        return _guarded(result)
+
+
+def guard(
+    run_id: str,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    *,
+    store: StoreLike = None,
+    patience: timedelta = PATIENCE,
+) -> Guarded:
+    """Do what `aguard` does, from code without an event loop. Arguments, result and errors are the same."""
+    return blocking(aguard, run_id, tool, arguments, store=store, patience=patience)
+
+
+def _guarded(result: RunResult, *, value: Any = None, error: Failure | None = None) -> Guarded:
+    return Guarded(
+        run_id=result.run_id,
+        status=result.status,
+        value=value,
+        error=error,
+        because=result.because,
+        note=result.note,
+    )

@@ -1,0 +1,132 @@
+"""How a run begins and how a life of it begins: start or continue by id, take the lease, say who took it.
+
+It must not advance the run: `loop` does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from counterfoil.core.codec import digest, encode, first_link, link, to_micros
+from counterfoil.core.events import LifeBegan, RunStarted, SenderObserved
+from counterfoil.core.flow import fingerprint
+from counterfoil.errors import DefinitionError, InputMismatch, NoSuchRun, RunOwned
+from counterfoil.runtime.flow import Agent
+from counterfoil.runtime.journal import Journal
+from counterfoil.stores.protocol import Claimed, Entry, Head, Owned, Store, Tombstone
+from counterfoil.version import __version__
+
+MAX_RUN_ID = 200
+
+
+async def start_run(
+    store: Store, agent: Agent, value: Any, run_id: str, *, labels: dict[str, str] | None = None, entry: str = ""
+) -> Head | Tombstone:
+    """Make a run durable, or find it: the same id with the same input is the same run.
+
+    Args:
+        store: where.
+        agent: the flow.
+        value: its input; a JSON value.
+        run_id: chosen by the caller.
+        labels: for queries.
+        entry: MODULE:FLOW, where the command line finds the flow again.
+
+    Returns:
+        The run's head, or what pruning left of it.
+
+    Raises:
+        InputMismatch: the id is known, with another input.
+    """
+    check_run_id(run_id)
+    try:
+        raw = Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"the input of run {run_id} is no JSON value: {error}") from error
+    input_digest = digest(raw)
+    known = await store.head(run_id)
+    if known is None:
+        known = await store.start(*_first(store, agent, raw, run_id, labels or {}, entry))
+    if known.input_digest != input_digest:
+        raise InputMismatch(f"run {run_id} was started with another input")
+    return known
+
+
+def _first(store: Store, agent: Agent, raw: Raw, run_id: str, labels: dict[str, str], entry: str) -> tuple[Head, Entry]:
+    manifest = agent.manifest if not entry else msgspec.structs.replace(agent.manifest, entry=entry)
+    input_digest, now = digest(raw), store.now()
+    event = RunStarted(flow=manifest, input=raw, input_digest=input_digest, limits=agent.limits, labels=labels)
+    body, at_us = encode(event), to_micros(now)
+    hashed = link(first_link(run_id), 1, at_us, 0, body)
+    head = Head(
+        run_id=run_id,
+        flow=manifest.name,
+        entry=entry,
+        fingerprint=fingerprint(manifest),
+        position=1,
+        link=hashed,
+        input_digest=input_digest,
+        labels=labels,
+        created_at=now,
+        updated_at=now,
+    )
+    return head, Entry(position=1, at_us=at_us, kind="run_started", body=body, link=hashed)
+
+
+async def begin_life(store: Store, run_id: str) -> Journal:
+    """Take a run and say so in its journal, together with what was seen of the worker that held it before.
+
+    Raises:
+        NoSuchRun: there is no such run.
+        RunOwned: another live worker holds it.
+        JournalDamaged: it cannot be read.
+    """
+    claimed = await store.claim(run_id)
+    match claimed:
+        case None:
+            raise NoSuchRun(f"there is no run {run_id!r} in this store")
+        case Owned():
+            raise RunOwned(
+                f"run {run_id} is held by another worker ({claimed.detail or claimed.owner}; {claimed.proof})"
+            )
+        case Claimed():
+            pass
+    try:
+        journal = await read_journal(store, claimed.head)
+    except BaseException:
+        await store.release(run_id, fence=claimed.head.fence)
+        raise
+    before = journal.state.fence
+    journal.note(
+        LifeBegan(
+            life=claimed.head.lives,
+            incarnation=store.lease.incarnation,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            version=__version__,
+            verify_first=claimed.head.verify_first,
+        ),
+        fact=True,
+    )
+    if claimed.previous and claimed.proof is not None and journal.lives.get(before) == claimed.previous:
+        journal.note(SenderObserved(sender=before, proof=claimed.proof, detail="at take-over"), fact=True)
+    await journal.drain_mail()
+    return journal
+
+
+async def read_journal(store: Store, head: Head) -> Journal:
+    """Return a run's journal under the fence in its head, checked against its hash chain."""
+    return Journal(store, head, await store.events(head.run_id))
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise `DefinitionError` for an id that cannot be shown on one line."""
+    if not run_id or len(run_id) > MAX_RUN_ID or not run_id.isprintable() or run_id != run_id.strip():
+        raise DefinitionError(
+            f"run id {run_id[:40]!r} is empty, longer than {MAX_RUN_ID} characters, or holds what cannot be printed"
+        )

@@ -1,0 +1,473 @@
+"""The one loop of every life of a run: decide, write the intent down, act, write down what came of it.
+
+It must not decide: `core.plan.next_action` does. There is no recovery path in here; the tenth life is as the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from functools import partial
+from typing import assert_never
+
+from msgspec import Struct
+
+from counterfoil.core.contracts import Terms
+from counterfoil.core.events import (
+    AttemptEnded,
+    Cancelled,
+    Completed,
+    Dispatched,
+    Ending,
+    Event,
+    Failed,
+    Failure,
+    Paused,
+    Receipt,
+    SenderReleased,
+    Status,
+    TurnOpened,
+    UnknownDeclared,
+)
+from counterfoil.core.plan import (
+    Action,
+    AskModel,
+    Await,
+    Finish,
+    ForCall,
+    InFlight,
+    Ownership,
+    Pause,
+    Stop,
+    may_dispatch,
+    next_action,
+    terms_of,
+)
+from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown
+from counterfoil.core.rules import Rule
+from counterfoil.core.state import ENDED, CallState
+from counterfoil.errors import DispatchRefused, LeaseLost
+from counterfoil.runtime import perform
+from counterfoil.runtime.calls import Call
+from counterfoil.runtime.flow import Agent
+from counterfoil.runtime.journal import Journal, post_evidence
+from counterfoil.runtime.model import ModelRequest
+from counterfoil.runtime.tools import Tool
+
+MAIL_LOOK_S = 0.5
+"""How often, in seconds, a run that waits looks whether somebody wrote to it."""
+
+
+class Mark(Struct, frozen=True):
+    """A late tool is about to send: its dispatch must be durable first."""
+
+    call: str
+    attempt: int
+    request: str
+    answer: asyncio.Future[None]
+
+
+class Ended(Struct, frozen=True):
+    """Something that was under way came to an end."""
+
+    what: tuple[str, int] | str | None
+    events: tuple[Event, ...]
+
+
+class Late(Struct, frozen=True):
+    """A thread that had outlived its deadline came to an end."""
+
+    event: Event
+
+
+Message = Mark | Ended | Late
+
+
+class Driver:
+    """Drives one run that we own until it ends or must stand still.
+
+    Args:
+        journal: the run's.
+        agent: the flow at hand.
+        patience: how long a due time may be away for the run to be held on to; beyond it the run is given up as waiting.
+        progress: told of every event that became durable or is about to.
+    """
+
+    def __init__(
+        self, journal: Journal, agent: Agent, *, patience: timedelta, progress: Callable[[Event], None] | None = None
+    ) -> None:
+        self.journal = journal
+        self.agent = agent
+        self.view = agent.view(journal.state.flow)
+        self.patience = patience
+        self.draining = False
+        self._progress = progress
+        self._inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._tasks: dict[tuple[str, int] | str | None, asyncio.Task[None]] = {}
+        self._strays: set[tuple[str, int]] = set()
+        self._leaving = False
+        self._linger_until: datetime | None = None
+        self._input = journal.input_value
+
+    async def drive(self) -> None:
+        """Advance the run until it is terminal or paused. Cancelling this cancels what is under way, and records it.
+
+        Raises:
+            LeaseLost: another worker may own the run; what was learned was kept as evidence.
+            StoreUnavailable: nothing more could be written; the run can be resumed.
+        """
+        try:
+            while True:
+                action, starts = await self._plan()
+                if not await self.journal.commit():
+                    continue
+                for start in starts:
+                    self._start(start)
+                if not starts and await self._rest(action):
+                    return
+        except LeaseLost:
+            await self._hand_over()
+            raise
+        except asyncio.CancelledError:
+            await asyncio.shield(asyncio.ensure_future(self._give_up()))
+            raise
+        finally:
+            await self._abandon_tasks()
+
+    def drain(self) -> None:
+        """Dispatch nothing more; what is under way is awaited, then the run is given up, resumable."""
+        self.draining = True
+        self._inbox.put_nowait(Ended(what="drain", events=()))
+
+    async def _plan(self) -> tuple[Action, list[ForCall | AskModel]]:
+        """Note every event that needs no waiting, and collect what is to be started once all that is durable."""
+        starts: list[ForCall | AskModel] = []
+        while True:
+            flight = self._in_flight(starts)
+            own = Ownership(draining=self.draining)
+            action = next_action(self.journal.state, self.view, self.journal.store.now(), own, flight)
+            match action:
+                case ForCall(move=Observe()):
+                    await self.observe(action.call)
+                case ForCall(move=Settle(because=because)):
+                    self._note(*perform.settle(action.call, because))
+                case ForCall(move=Reject(because=because)):
+                    self._note(perform.reject(action.call, because))
+                case ForCall(move=Unknown(because=because)):
+                    self._note(UnknownDeclared(call=action.call.id, because=because))
+                case ForCall():
+                    self._intend(action)
+                    starts.append(action)
+                case AskModel(turn=turn, ask=ask):
+                    self._note(TurnOpened(turn=turn, ask=ask), fact=False)
+                    starts.append(action)
+                case Await() | Stop():
+                    return action, starts
+                case Pause() | Finish():
+                    self._close(action)
+                    return action, starts
+                case _:
+                    assert_never(action)
+
+    def _intend(self, action: ForCall) -> None:
+        """A dispatch is written down before the tool is entered, unless it has no effect or writes its own mark."""
+        tool = self.agent.tools[action.call.planned.tool]
+        if isinstance(action.move, Dispatch) and action.record and not tool.late:
+            self._note(self.dispatched(action.call, action.attempt, action.move.because), fact=False)
+
+    def dispatched(self, call: CallState, attempt: int, because: Rule, request: str = "") -> Dispatched:
+        """Return the record of an attempt that is about to be made."""
+        terms = self.terms(call)
+        deadline = self.journal.store.now() + terms.bounds.timeout
+        return Dispatched(
+            call=call.id,
+            attempt=attempt,
+            deadline=deadline,
+            because=because,
+            terms=None if call.terms else terms,
+            request=request,
+        )
+
+    def terms(self, call: CallState) -> Terms:
+        """Return what a call is, or would be, sent under."""
+        terms = terms_of(self.view, call)
+        assert terms is not None
+        return terms
+
+    def _close(self, action: Pause | Finish) -> None:
+        """Write down why the run stands still, or how it ended; a pause that stands already is not written again."""
+        match action:
+            case Finish(status=Status.COMPLETED):
+                self._note(Completed(output=self.journal.output()))
+            case Finish(status=Status.CANCELLED):
+                self._note(Cancelled())
+            case Finish(failure=failure):
+                self._note(Failed(failure=failure or Failure(kind="Failed", message="")))
+            case Pause():
+                differences = self.view.differences if action.because is Rule.FLOW_CHANGED else ()
+                paused = Paused(
+                    status=action.status,
+                    because=action.because,
+                    until=action.until,
+                    note=action.note,
+                    differences=differences,
+                )
+                if self.journal.state.paused != paused and not self._lingers(action):
+                    self._note(paused)
+
+    async def _rest(self, action: Action) -> bool:
+        """Nothing is to be started: wait for what is under way, or for its time, or leave. Return whether to leave."""
+        match action:
+            case Await(until=until) if self._tasks or until is not None:
+                return await self._wait(until, action.because)
+            case Pause() if self._lingers(action):
+                await self._next_message(self._linger_until)
+                return False
+            case _:
+                return True
+
+    def _lingers(self, action: Action) -> bool:
+        """An unknown call whose thread still runs here is waited for a while: its late answer settles it."""
+        if not (isinstance(action, Pause) and action.status is Status.UNKNOWN and self._strays) or self._leaving:
+            return False
+        now = self.journal.store.now()
+        self._linger_until = self._linger_until or now + self.patience
+        return now < self._linger_until
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every attempt made here has ended: no thread of it can still send."""
+        return not self._strays
+
+    async def _wait(self, until: datetime | None, because: Rule) -> bool:
+        now = self.journal.store.now()
+        if not self._tasks and until is not None and until - now > self.patience:
+            self._close(Pause(Status.WAITING, because, until=until))
+            await self.journal.commit()
+            return True
+        await self._next_message(until)
+        return False
+
+    async def _next_message(self, until: datetime | None) -> None:
+        """Take all messages that are there; wait for the first until then, looking at the mailbox meanwhile."""
+        while self._inbox.empty():
+            left = MAIL_LOOK_S
+            if until is not None:
+                left = min(left, (until - self.journal.store.now()).total_seconds())
+            try:
+                async with asyncio.timeout(max(left, 0.001)):
+                    await self._take(await self._inbox.get())
+                break
+            except TimeoutError:
+                if await self.journal.has_mail():
+                    await self.journal.drain_mail()
+                    return
+                if until is not None and self.journal.store.now() >= until:
+                    return
+        while not self._inbox.empty():
+            await self._take(self._inbox.get_nowait())
+
+    async def _take(self, message: Message) -> None:
+        match message:
+            case Ended(what=what, events=events):
+                self._tasks.pop(what, None)
+                for event in events:
+                    if isinstance(event, AttemptEnded) and event.running:
+                        self._strays.add((event.call, event.attempt))
+                    self._learn(event)
+            case Late(event=Receipt() | AttemptEnded() as event):
+                self._strays.discard((event.call, event.attempt))
+                self._learn(SenderReleased(call=event.call, attempt=event.attempt))
+                self._learn(event)
+            case Late():
+                pass
+            case Mark():
+                await self._mark(message)
+            case _:
+                assert_never(message)
+
+    def _learn(self, event: Event) -> None:
+        """Note a fact; where its call is settled by now, the mailbox weighs it: two answers can be an incident."""
+        if isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
+            call = self.journal.state.call(event.call)
+            if call is None or call.outcome is not None:
+                self._spawn(f"late:{event.call}:{event.attempt}:{type(event).__name__}", self._post_late(event))
+                return
+        self._note(event)
+
+    async def _post_late(self, event: Receipt | AttemptEnded | SenderReleased) -> tuple[Event, ...]:
+        await post_evidence(self.journal.store, self.journal.run_id, self.journal.fence, event)
+        return ()
+
+    async def _mark(self, mark: Mark) -> None:
+        """Write a late tool's dispatch, then look once more whether it may be sent."""
+        call = self.journal.state.call(mark.call)
+        refusal = self._refusal(call, mark)
+        if refusal is None and call is not None:
+            because = may_dispatch(self.journal.state, self.view, call, self.journal.store.now())
+            self._note(self.dispatched(call, mark.attempt, because or Rule.NEVER_SENT, mark.request), fact=False)
+            if not await self.journal.commit():
+                refusal = "the run changed meanwhile"
+        if refusal is None and not self.journal.store.lease.alive():
+            refusal = "the lease is about to end"
+        if mark.answer.cancelled():
+            return
+        if refusal is None:
+            mark.answer.set_result(None)
+        else:
+            mark.answer.set_exception(DispatchRefused(refusal))
+
+    def _refusal(self, call: CallState | None, mark: Mark) -> str | None:
+        if call is None or call.outcome is not None or (mark.call, mark.attempt) not in self._tasks:
+            return "this attempt is over"
+        if self.draining or may_dispatch(self.journal.state, self.view, call, self.journal.store.now()) is None:
+            return "the run may dispatch nothing now"
+        if call.request and mark.request != call.request:
+            return f"this repeat would send another request ({mark.request}) than the first ({call.request})"
+        return None
+
+    def _start(self, action: ForCall | AskModel) -> None:
+        """Begin what is durable by now."""
+        match action:
+            case AskModel(turn=turn, ask=ask):
+                self._spawn(None, self._ask_model(turn, ask))
+            case ForCall(move=Ask(because=because)):
+                self._spawn(action.call.id, self.look_up(action.call, because))
+            case ForCall():
+                self._spawn((action.call.id, action.attempt), self._attempt(action))
+
+    def _spawn(self, what: tuple[str, int] | str | None, work: Coroutine[None, None, tuple[Event, ...]]) -> None:
+        self._tasks[what] = asyncio.create_task(self._report(what, work))
+
+    async def _report(self, what: tuple[str, int] | str | None, work: Coroutine[None, None, tuple[Event, ...]]) -> None:
+        self._inbox.put_nowait(Ended(what, await work))
+
+    async def _ask_model(self, turn: int, ask: int) -> tuple[Event, ...]:
+        request = ModelRequest(
+            turn=turn,
+            instructions=self.agent.instructions,
+            input=self._input,
+            history=self.journal.history,
+            tools=self.agent.specs,
+        )
+        store, run_id = self.journal.store, self.journal.run_id
+        return (await perform.ask_model(self.agent, request, ask=ask, store=store, run_id=run_id),)
+
+    async def _attempt(self, action: ForCall) -> tuple[Event, ...]:
+        call, tool = action.call, self.agent.tools[action.call.planned.tool]
+        terms = self.terms(call)
+        ctx = self.call(tool, call, action.attempt, terms)
+        recorded = action.record and not tool.late
+        if recorded and not self.journal.store.lease.alive():
+            failure = Failure(kind="LeaseEnding", message="the lease is about to end")
+            return (AttemptEnded(call=call.id, attempt=action.attempt, ending=Ending.NOT_SENT, failure=failure),)
+        event = await perform.run_attempt(tool, ctx, terms, self.journal.store, self._late)
+        return self._unmarked(action, tool, ctx, event)
+
+    def _unmarked(self, action: ForCall, tool: Tool, ctx: Call, event: Event) -> tuple[Event, ...]:
+        """A late attempt that was refused its mark is written down all the same, so that refusals are bounded too."""
+        refused = isinstance(event, AttemptEnded) and event.ending is Ending.NOT_SENT
+        if not (tool.late and refused and not ctx.marked):
+            return (event,)
+        because = action.move.because
+        return self.dispatched(action.call, action.attempt, because), event
+
+    async def look_up(self, call: CallState, because: Rule) -> tuple[Event, ...]:
+        """Run a call's lookup once."""
+        tool, terms = self.agent.tools[call.planned.tool], self.terms(call)
+        ctx = self.call(tool, call, len(call.attempts), terms)
+        return (await perform.look_up(tool, ctx, call, terms, because, self.journal.store),)
+
+    def call(self, tool: Tool, call: CallState, attempt: int, terms: Terms) -> Call:
+        """Return what a tool or lookup is handed."""
+        lease = self.journal.store.lease
+        return Call(
+            run_id=self.journal.run_id,
+            id=call.id,
+            key=call.planned.key,
+            attempt=attempt,
+            fence=self.journal.fence,
+            arguments=tool.parse(call.planned.arguments),
+            deadline=self.journal.store.now() + terms.bounds.timeout,
+            first_sent_at=call.attempts[0].at if call.attempts else None,
+            style=tool.style,
+            timeout_s=terms.bounds.timeout.total_seconds(),
+            sending=partial(self._sending, call.id, attempt, tool),
+            loop=None if tool.is_async else asyncio.get_running_loop(),
+            owner_fd=getattr(lease, "owner_fd", None),
+        )
+
+    async def _sending(self, call: str, attempt: int, tool: Tool, request: str) -> None:
+        """Ask the loop for the mark of a late tool; an entry-marked one has its mark already."""
+        if not tool.late:
+            return
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait(Mark(call, attempt, request, answer))
+        await answer
+
+    def _late(self, event: Event) -> None:
+        self._inbox.put_nowait(Late(event))
+
+    async def observe(self, call: CallState) -> None:
+        """Look at every sender of the call's open attempts that has not been seen to end."""
+        fences = {attempt.fence for attempt in call.open_attempts if attempt.proof not in ENDED}
+        for fence in sorted(fences):
+            incarnation = self.journal.lives.get(fence, "")
+            self._note(await perform.observe(self.journal.store, fence, incarnation))
+
+    def _note(self, *events: Event, fact: bool = True) -> None:
+        for event in events:
+            self.journal.note(event, fact=fact)
+            if self._progress is not None:
+                self._progress(event)
+
+    def _in_flight(self, starts: list[ForCall | AskModel]) -> InFlight:
+        attempts = {what for what in self._tasks if isinstance(what, tuple)}
+        lookups = {what for what in self._tasks if isinstance(what, str) and not what.startswith("late:")}
+        asking = None in self._tasks
+        for start in starts:
+            match start:
+                case AskModel():
+                    asking = True
+                case ForCall(move=Ask()):
+                    lookups.add(start.call.id)
+                case ForCall():
+                    attempts.add((start.call.id, start.attempt))
+        return InFlight(attempts=frozenset(attempts), lookups=frozenset(lookups), asking=asking)
+
+    async def _hand_over(self) -> None:
+        """Another worker may own the run: nothing more is sent, but what is under way is heard and kept as evidence."""
+        if (asking := self._tasks.pop(None, None)) is not None:
+            asking.cancel()
+        while self._tasks:
+            match await self._inbox.get():
+                case Mark(answer=answer) if not answer.cancelled():
+                    answer.set_exception(DispatchRefused("the lease is lost"))
+                case Ended(what=what, events=events):
+                    self._tasks.pop(what, None)
+                    for event in events:
+                        if isinstance(event, (Receipt, AttemptEnded)):
+                            await self._post_late(event)
+                case _:
+                    pass
+
+    async def _give_up(self) -> None:
+        """We were cancelled: end what is under way, write down what is known, and stand still."""
+        self.draining = self._leaving = True
+        await self._abandon_tasks()
+        while not self._inbox.empty():
+            await self._take(self._inbox.get_nowait())
+        with contextlib.suppress(LeaseLost):
+            for _ in range(3):
+                _, starts = await self._plan()
+                if await self.journal.commit() or starts:
+                    return
+
+    async def _abandon_tasks(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks = {}

@@ -1,0 +1,316 @@
+"""Every side effect of the library, one function each: ask the model, run an attempt, ask a lookup, look at a sender.
+
+Each returns events: facts, in the order in which they became known. It must not append, and it must not decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from counterfoil.core.contracts import Read, Terms, Transactional, lines
+from counterfoil.core.events import (
+    Answer,
+    AskFailed,
+    AttemptEnded,
+    Decided,
+    Ending,
+    Event,
+    Failure,
+    IncidentRaised,
+    LookedUp,
+    PlannedCall,
+    Proof,
+    Receipt,
+    Rejected,
+    SenderObserved,
+    Unstored,
+)
+from counterfoil.core.keys import KeyStyle, mint, render
+from counterfoil.core.rules import Rule
+from counterfoil.core.state import CallState
+from counterfoil.errors import AlreadyExists, DispatchRefused, ModelError, NotApplied
+from counterfoil.runtime.calls import Absent, Call, CannotTell, Found, Several
+from counterfoil.runtime.flow import Agent
+from counterfoil.runtime.model import Decision, ModelRequest, ToolCall
+from counterfoil.runtime.patience import next_try
+from counterfoil.runtime.tools import Tool
+from counterfoil.runtime.values import failure_of
+from counterfoil.stores.protocol import Store
+
+MODEL_ASKS = 4
+"""How often the model is asked for one decision in one life before the run waits."""
+
+
+async def ask_model(agent: Agent, request: ModelRequest, *, ask: int, store: Store, run_id: str) -> Decided | AskFailed:
+    """Ask for a turn's decision and plan its calls: keys are minted with the decision."""
+    try:
+        decision = await agent.model.decide(request)
+        return plan_calls(agent, decision, request.turn, store, run_id)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever an adapter raises, no decision was given
+        retryable = error.retryable if isinstance(error, ModelError) else isinstance(error, OSError)
+        again = retryable and ask < MODEL_ASKS
+        retry_at = next_try(store.now(), ask) if again else None
+        return AskFailed(turn=request.turn, ask=ask, failure=failure_of(error), retryable=retryable, retry_at=retry_at)
+
+
+def plan_calls(agent: Agent, decision: Decision, turn: int, store: Store, run_id: str) -> Decided:
+    """Return a decision as it is journaled: every call in its place, with its key, and what can never be dispatched."""
+    calls = tuple(
+        _plan(agent, call, turn, position, store, run_id) for position, call in enumerate(decision.calls, start=1)
+    )
+    raw = None if decision.raw is None else Raw(msgspec.json.encode(decision.raw))
+    return Decided(turn=turn, text=decision.text, calls=calls, usage=decision.usage, raw=raw)
+
+
+def _plan(agent: Agent, call: ToolCall, turn: int, position: int, store: Store, run_id: str) -> PlannedCall:
+    tool = agent.tools.get(call.name)
+    style = (tool.style if tool else None) or KeyStyle()
+    key = render(mint(store.namespace, run_id, "", turn, position), style)
+    arguments, invalid = _arguments(call.arguments)
+    if tool is None:
+        known = ", ".join(sorted(agent.tools)) or "none"
+        invalid = Failure(kind="UnknownTool", message=f"there is no tool {call.name!r}; there are: {known}")
+    elif invalid is None:
+        invalid = tool.refusal(call.arguments)
+    return PlannedCall(position=position, tool=call.name, arguments=arguments, key=key, alias=call.id, invalid=invalid)
+
+
+def _arguments(text: str) -> tuple[Raw, Failure | None]:
+    """Return the arguments exactly as given; text that is no JSON is kept as a JSON string."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        kept = msgspec.json.encode(text.encode(errors="replace").decode())
+        return Raw(kept), Failure(kind="MalformedArguments", message=f"the arguments are no JSON: {error}")
+    return Raw(text.encode()), None
+
+
+async def run_attempt(tool: Tool, call: Call, terms: Terms, store: Store, late: Callable[[Event], None]) -> Event:
+    """Enter the tool once and say how it ended.
+
+    Args:
+        tool: the tool.
+        call: what it is handed.
+        terms: what the call is sent under.
+        store: for its clock.
+        late: told how a thread ended that outlived its deadline.
+
+    Returns:
+        A receipt, or how the attempt ended. Only a tool that says so (`NotApplied`, its declared exceptions), or one
+        that never reached its own dispatch mark, is taken at its word that nothing happened.
+    """
+    thread: Thread | None = None
+    try:
+        async with asyncio.timeout(terms.bounds.timeout.total_seconds()):
+            if tool.is_async:
+                value = await tool.function(**_with_call(tool, call))
+            else:
+                thread = Thread(lambda: tool.function(**_with_call(tool, call)), f"counterfoil-{call.run_id}-{call.id}")
+                value = await thread.result()
+    except asyncio.CancelledError:
+        ended = _over(tool, call, terms, store, Failure(kind="Cancelled", message="cancelled in mid-call"))
+    except TimeoutError as error:
+        message = str(error) or f"no answer within {terms.bounds.timeout}"
+        ended = _over(tool, call, terms, store, Failure(kind="TimeoutError", message=message))
+    except (Exception, DispatchRefused, SystemExit) as error:  # noqa: BLE001 - not proof that nothing happened
+        return ending_of(tool, call, terms, store, error)
+    else:
+        return receipt_of(tool, call, value)
+    finally:
+        await call.aclose()
+    if thread is not None and thread.watch(lambda future: late(_late(tool, call, terms, store, future))):
+        return replace(ended, running=True) if isinstance(ended, AttemptEnded) else ended
+    return ended
+
+
+def receipt_of(tool: Tool, call: Call, value: Any) -> Event:
+    """Return the receipt of an attempt that returned; a result that cannot be stored is a fact all the same."""
+    if call.refused:
+        return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_SENT)
+    stored = tool.result.dump(value)
+    result, unstored = (None, stored) if isinstance(stored, Unstored) else (stored, None)
+    proof = Proof.REPEAT if call.attempt > 1 else Proof.RESPONSE
+    return Receipt(call=call.id, proof=proof, attempt=call.attempt, result=result, unstored=unstored)
+
+
+def ending_of(tool: Tool, call: Call, terms: Terms, store: Store, error: BaseException) -> Event:
+    """Return how an attempt ended that raised."""
+    failure = failure_of(error)
+    if call.refused:
+        return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_SENT, failure=failure)
+    if isinstance(error, (NotApplied, *tool.not_applied)):
+        return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_APPLIED, failure=failure)
+    if isinstance(error, AlreadyExists):
+        retry_at = next_try(store.now(), call.attempt)
+        return AttemptEnded(
+            call=call.id, attempt=call.attempt, ending=Ending.EXISTS, failure=failure, retry_at=retry_at
+        )
+    return _over(tool, call, terms, store, failure)
+
+
+def _over(tool: Tool, call: Call, terms: Terms, store: Store, failure: Failure) -> Event:
+    """Return how an attempt ended that brought no answer."""
+    if isinstance(lines(terms.contract)[0], Read):
+        return Rejected(call=call.id, because=Rule.READ_FAILED, failure=failure)
+    if tool.late and not call.marked:
+        call.close()
+        return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_APPLIED, failure=failure)
+    retry_at = next_try(store.now(), call.attempt)
+    return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.UNSURE, failure=failure, retry_at=retry_at)
+
+
+def _late(tool: Tool, call: Call, terms: Terms, store: Store, future: asyncio.Future[Any]) -> Event:
+    """Return what a thread that outlived its deadline came to."""
+    error = future.exception()
+    return receipt_of(tool, call, future.result()) if error is None else ending_of(tool, call, terms, store, error)
+
+
+def _with_call(tool: Tool, call: Call) -> dict[str, Any]:
+    return {**call.arguments, "call": call} if tool.takes_call else call.arguments
+
+
+class Thread:
+    """A sync function in a thread of its own. It cannot be stopped, so a deadline leaves it running, and it is watched.
+
+    It is a daemon: where the process must end, it ends as in a crash, and its call is recovered by its contract.
+    """
+
+    def __init__(self, function: Callable[[], Any], name: str) -> None:
+        self._function = function
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[Any] = self._loop.create_future()
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._body,), name=name, daemon=True).start()
+
+    async def result(self) -> Any:
+        """Wait for it; being cancelled does not stop it."""
+        return await asyncio.shield(self._ended)
+
+    def watch(self, late: Callable[[asyncio.Future[Any]], None]) -> bool:
+        """Report its end, if that is still to come; return whether it is."""
+        if self._ended.done():
+            return False
+        self._ended.add_done_callback(late)
+        return True
+
+    def _body(self) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = self._function()
+        except (Exception, DispatchRefused) as caught:  # noqa: BLE001 - it is handed over, whatever it is
+            error = caught
+        except BaseException as caught:  # noqa: BLE001 - SystemExit in a thread ends the tool, not the worker
+            error = RuntimeError(f"the tool raised {type(caught).__name__}")
+        with contextlib.suppress(RuntimeError):  # the loop is gone: as in a crash, the contract decides
+            self._loop.call_soon_threadsafe(self._end, value, error)
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        if self._ended.cancelled():
+            return
+        if error is None:
+            self._ended.set_result(value)
+        else:
+            self._ended.set_exception(error)
+
+
+async def look_up(tool: Tool, call: Call, state: CallState, terms: Terms, because: Rule, store: Store) -> LookedUp:
+    """Ask the tool's lookup once. A lookup that failed is not a lookup that found nothing."""
+    asked_at = store.now()
+    try:
+        async with asyncio.timeout(terms.bounds.timeout.total_seconds()):
+            said = await _ask(tool, call)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it raised, it did not answer
+        failure = failure_of(error)
+        return _looked(state, Answer.FAILED, asked_at, because, store, note=f"{failure.kind}: {failure.message}")
+    finally:
+        await call.aclose()
+    match said:
+        case Found(value=value):
+            return _found(tool, state, Answer.FOUND, value, asked_at, because)
+        case Several(values=values) if values:
+            return _found(tool, state, Answer.SEVERAL, values[0], asked_at, because, note=f"{len(values)} found")
+        case Absent():
+            return _looked(state, Answer.ABSENT, asked_at, because, store)
+        case CannotTell(why=why):
+            return _looked(state, Answer.CANNOT_TELL, asked_at, because, store, note=why)
+        case _:
+            note = f"the lookup returned {type(said).__name__}, not Found, Several, Absent or CannotTell"
+            return _looked(state, Answer.FAILED, asked_at, because, store, note=note)
+
+
+async def _ask(tool: Tool, call: Call) -> Any:
+    assert tool.find is not None
+    if asyncio.iscoroutinefunction(tool.find):
+        return await tool.find(call)
+    find = tool.find
+    return await Thread(lambda: find(call), f"counterfoil-lookup-{call.run_id}-{call.id}").result()
+
+
+def _found(
+    tool: Tool, state: CallState, answer: Answer, value: Any, asked_at: datetime, because: Rule, note: str = ""
+) -> LookedUp:
+    stored = tool.result.dump(value)
+    result, unstored = (None, stored) if isinstance(stored, Unstored) else (stored, None)
+    return LookedUp(
+        call=state.id,
+        answer=answer,
+        asked_at=asked_at,
+        because=because,
+        result=result,
+        unstored=unstored,
+        note=note,
+    )
+
+
+def _looked(
+    state: CallState, answer: Answer, asked_at: datetime, because: Rule, store: Store, note: str = ""
+) -> LookedUp:
+    retry_at = next_try(store.now(), state.asks + 1)
+    return LookedUp(
+        call=state.id, answer=answer, asked_at=asked_at, because=because, note=note[:1000], retry_at=retry_at
+    )
+
+
+def settle(state: CallState, because: Rule) -> tuple[Event, ...]:
+    """Return the receipt that a finding is; of several the oldest settles, and the rest is an incident."""
+    terms = state.terms
+    row = terms is not None and isinstance(lines(terms.contract)[0], Transactional)
+    proof = Proof.TRANSACTION if row else Proof.LOOKUP
+    receipt = Receipt(call=state.id, proof=proof, result=state.found, unstored=state.found_unstored, because=because)
+    if because is not Rule.SEVERAL:
+        return (receipt,)
+    return receipt, IncidentRaised(call=state.id, what="the lookup found more than one effect under one key")
+
+
+def reject(state: CallState, because: Rule) -> Rejected:
+    """Return how a call is settled that certainly changed nothing."""
+    failure = state.planned.invalid or state.refused
+    if because is Rule.ABSENT_PROVEN or failure is None:
+        failure = Failure(kind="NotApplied", message="it was stopped before it took effect")
+    return Rejected(call=state.id, because=because, failure=failure)
+
+
+async def observe(store: Store, fence: int, incarnation: str) -> SenderObserved:
+    """Look whether the process that held a fence still lives."""
+    seen = await store.observe(incarnation)
+    return SenderObserved(sender=fence, proof=seen.proof, detail=seen.detail)
+
+
+def deadline(now: datetime, timeout: timedelta) -> datetime:
+    """Return when an attempt made now is given up."""
+    return now + timeout

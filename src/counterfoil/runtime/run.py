@@ -1,0 +1,253 @@
+"""The core that every host shares: a run opened by someone else's loop, in two halves, `claim` and `settle`.
+
+Hooks, plugins and middlewares have no call to wrap, so the halves may stand apart. It must not decide:
+it asks the same plan as the loop does, and everything it returns is a value that the host turns into its own pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+from msgspec import Struct
+
+from counterfoil.core.events import (
+    AttemptEnded,
+    Completed,
+    Ending,
+    Paused,
+    Status,
+    TurnOpened,
+    UnknownDeclared,
+)
+from counterfoil.core.plan import may_dispatch, move_of, stop_of, terms_of
+from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown, Wait
+from counterfoil.core.recovery import Hold as Held
+from counterfoil.core.rules import Rule
+from counterfoil.core.state import CallState
+from counterfoil.errors import DefinitionError
+from counterfoil.runtime import perform
+from counterfoil.runtime.agent import PATIENCE, StoreLike, use_store
+from counterfoil.runtime.calls import Call
+from counterfoil.runtime.flow import Agent
+from counterfoil.runtime.journal import Journal
+from counterfoil.runtime.lives import begin_life, start_run
+from counterfoil.runtime.loop import Driver
+from counterfoil.runtime.model import Decision, ToolResult
+from counterfoil.runtime.transcript import decision_of, result_of
+from counterfoil.runtime.values import failure_of
+
+
+class Go(Struct, frozen=True):
+    """Make the effect now, under ``call.key``, and tell `Run.settle` how it ended."""
+
+    call: Call
+
+
+class Replay(Struct, frozen=True):
+    """The call is settled: this is what the model is to be told. Do not run it."""
+
+    result: ToolResult
+
+
+class Hold(Struct, frozen=True):
+    """The call may not be dispatched now: turn this into the host's own pause, never into a failed call."""
+
+    because: Rule
+    note: str = ""
+    until: datetime | None = None
+
+
+class Done(Struct, frozen=True):
+    """The attempt returned this value."""
+
+    value: Any
+
+
+class NotDone(Struct, frozen=True):
+    """The attempt certainly changed nothing."""
+
+    error: Exception
+
+
+class Unsure(Struct, frozen=True):
+    """The attempt brought no answer: it may have had its effect."""
+
+    error: BaseException
+
+
+class Run:
+    """A run that this process owns, for hosts that bring their own loop. Made by `open_run`."""
+
+    def __init__(self, journal: Journal, agent: Agent, patience: timedelta) -> None:
+        self.journal = journal
+        self._driver = Driver(journal, agent, patience=patience)
+        self._agent = agent
+        self._patience = patience
+        self._claimed: dict[str, Call] = {}
+
+    async def decide(self, slot: int, request_digest: str, ask: Callable[[], Awaitable[Decision]]) -> Decision | Hold:
+        """Return the journaled decision of a slot, or ask once and journal it.
+
+        Args:
+            slot: its ordinal in the host's durable state, from 1.
+            request_digest: of what the model is asked. A check, never the key: another digest for a decided slot holds.
+            ask: asks the model.
+        """
+        state = self.journal.state
+        known = self.journal.digests.get(slot)
+        if known is not None and known != request_digest and (slot < state.turn or not state.asking):
+            note = f"slot {slot} was decided for request {known}, and is asked for {request_digest}"
+            return await self._pause(Hold(Rule.REQUEST_CHANGED, note=note), Status.BLOCKED)
+        if slot <= len(self.journal.history):
+            return self.journal.history[slot - 1].decision
+        if slot == state.turn and not state.asking:
+            return decision_of(self.journal.decided)
+        stop = stop_of(state, self._driver.view)
+        if stop is not None:
+            return Hold(stop)
+        if slot not in (state.turn, state.turn + 1) or any(call.outcome is None for call in state.calls):
+            return Hold(Rule.SEQUENCE, note=f"slot {slot} comes before the calls of slot {state.turn} are settled")
+        ask_number = state.asks + 1 if slot == state.turn else 1
+        self.journal.note(TurnOpened(turn=slot, ask=ask_number, digest=request_digest), fact=False)
+        if not await self.journal.commit():
+            return await self.decide(slot, request_digest, ask)
+        decision = await ask()
+        run_id, store = self.journal.run_id, self.journal.store
+        self.journal.note(perform.plan_calls(self._agent, decision, slot, store, run_id), fact=True)
+        await self.journal.commit()
+        return decision_of(self.journal.decided)
+
+    async def claim(self, call: str) -> Go | Replay | Hold:
+        """Say whether a call of the current turn is to be made now. Every rule is read again, every time.
+
+        Args:
+            call: its name inside the run, ``"turn.position"``.
+        """
+        while True:
+            state = self.journal.state
+            known = state.call(call)
+            if known is None:
+                raise DefinitionError(f"run {self.journal.run_id}: there is no call {call} in turn {state.turn}")
+            if known.outcome is not None:
+                return Replay(result_of(known))
+            if call in self._claimed:
+                return Hold(Rule.IN_FLIGHT, note=f"call {call} is under way in this process")
+            answer = await self._move(known)
+            if answer is not None:
+                return answer
+
+    async def settle(self, call: str, outcome: Done | NotDone | Unsure) -> Replay | Hold | None:
+        """Write down how a claimed attempt ended. Nothing that builds on it may happen before this returns.
+
+        Returns:
+            What the model is to be told, where the call is settled by this; None where `claim` is to be asked again.
+        """
+        ctx = self._claimed.pop(call, None)
+        known = self.journal.state.call(call)
+        if ctx is None or known is None:
+            raise DefinitionError(f"run {self.journal.run_id}: call {call} is not claimed here")
+        tool, terms = self._agent.tools[known.planned.tool], self._driver.terms(known)
+        match outcome:
+            case Done(value=value):
+                event = perform.receipt_of(tool, ctx, value)
+            case NotDone(error=error):
+                failure = failure_of(error)
+                event = AttemptEnded(call=call, attempt=ctx.attempt, ending=Ending.NOT_APPLIED, failure=failure)
+            case Unsure(error=error):
+                event = perform.ending_of(tool, ctx, terms, self.journal.store, error)
+            case _:
+                assert_never(outcome)
+        self.journal.note(event, fact=True)
+        await self.journal.commit()
+        settled = self.journal.state.call(call)
+        return Replay(result_of(settled)) if settled is not None and settled.outcome is not None else None
+
+    async def finish(self) -> None:
+        """End the run: its last decision has no calls, or all of them are settled."""
+        if any(call.outcome is None for call in self.journal.state.calls):
+            raise DefinitionError(f"run {self.journal.run_id}: a call is not settled yet")
+        self.journal.note(Completed(output=self.journal.output()), fact=True)
+        await self.journal.commit()
+
+    async def _move(self, known: CallState) -> Go | Hold | None:
+        """Make the plan's move for one call; None: look again."""
+        now, view = self.journal.store.now(), self._driver.view
+        stop = stop_of(self.journal.state, view)
+        move = move_of(self.journal.state, view, known, now, stop)
+        match move:
+            case Dispatch(because=because):
+                return await self._go(known, because)
+            case Settle(because=because):
+                for event in perform.settle(known, because):
+                    self.journal.note(event, fact=True)
+            case Reject(because=because):
+                self.journal.note(perform.reject(known, because), fact=True)
+            case Ask(because=because):
+                for event in await self._driver.look_up(known, because):
+                    self.journal.note(event, fact=True)
+            case Observe():
+                await self._driver.observe(known)
+            case Unknown(because=because):
+                if known.unknown is not because:
+                    self.journal.note(UnknownDeclared(call=known.id, because=because), fact=True)
+                return await self._pause(Hold(Rule.UNKNOWN, note=f"call {known.id}: {because}"), Status.UNKNOWN)
+            case Wait(until=until, because=because) if until - now > self._patience:
+                return await self._pause(Hold(because, until=until), Status.WAITING)
+            case Wait(until=until):
+                await asyncio.sleep(max(0.0, (until - now).total_seconds()))
+                return None
+            case Held(because=because):
+                return Hold(stop or because)
+            case _:
+                assert_never(move)
+        await self.journal.commit()
+        return None
+
+    async def _go(self, known: CallState, because: Rule) -> Go | Hold | None:
+        if may_dispatch(self.journal.state, self._driver.view, known, self.journal.store.now()) is None:
+            return Hold(Rule.UNKNOWN, note="another call of the turn is unknown")
+        attempt = len(known.attempts) + 1
+        self.journal.note(self._driver.dispatched(known, attempt, because), fact=False)
+        if not await self.journal.commit():
+            return None
+        tool = self._agent.tools[known.planned.tool]
+        terms = terms_of(self._driver.view, known)
+        assert terms is not None
+        ctx = self._driver.call(tool, known, attempt, terms)
+        self._claimed[known.id] = ctx
+        return Go(ctx)
+
+    async def _pause(self, hold: Hold, status: Status) -> Hold:
+        paused = Paused(status=status, because=hold.because, until=hold.until, note=hold.note)
+        if self.journal.state.paused != paused:
+            self.journal.note(paused, fact=True)
+        await self.journal.commit()
+        return hold
+
+
+@asynccontextmanager
+async def open_run(
+    agent: Agent,
+    input: Any,
+    *,
+    run_id: str,
+    store: StoreLike = None,
+    patience: timedelta = PATIENCE,
+) -> AsyncIterator[Run]:
+    """Start or continue a run and own it for a while, for hosts that bring their own loop.
+
+    Args, errors: as for `arun`. A claimed call that is not settled when this is left stays dispatched, and its
+    contract decides at the next life.
+    """
+    async with use_store(store) as opened:
+        known = await start_run(opened, agent, input, run_id, entry=agent.entry)
+        journal = await begin_life(opened, known.run_id)
+        try:
+            await journal.commit()
+            yield Run(journal, agent, patience)
+        finally:
+            await opened.release(run_id, fence=journal.fence)

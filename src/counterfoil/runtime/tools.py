@@ -1,0 +1,253 @@
+"""`@tool`: a function, what it declares about recovery, its argument schema and its result type.
+
+It must not run anything: `perform` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
+
+import msgspec
+from msgspec import Raw
+
+from counterfoil.core.contracts import Bounds, Contract, OneShot, Terms, key_style, needs_lookup
+from counterfoil.core.events import Failure
+from counterfoil.core.flow import ToolManifest, short_digest
+from counterfoil.core.keys import KeyStyle
+from counterfoil.core.plan import ToolView
+from counterfoil.errors import DefinitionError
+from counterfoil.runtime.calls import Call
+from counterfoil.runtime.model import ToolSpec
+from counterfoil.runtime.values import ResultType
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+class Tool:
+    """A tool. Made by `tool`; add its lookup with ``@name.lookup``.
+
+    Calling it runs the bare function, without any of the guarantees: for unit tests.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        contract: Contract | None,
+        bounds: Bounds,
+        parallel: bool,
+        late: bool,
+        scope: str | Callable[[], str],
+        verify_first: bool,
+        children: bool,
+        not_applied: tuple[type[Exception], ...],
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.declared = contract is not None
+        self.contract: Contract = contract or OneShot()
+        self.bounds = bounds
+        self.parallel = parallel
+        self.late = late
+        self.verify_first = verify_first
+        self.children = children
+        self.not_applied = not_applied
+        self._scope = scope
+        self.find: Callable[[Call], Any] | None = None
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.description = inspect.cleandoc(function.__doc__ or "")
+        self._hints = _hints(function, name)
+        self.takes_call = "call" in inspect.signature(function).parameters
+        self.result = ResultType(self._hints.pop("return", Any), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the bare function, without any of the guarantees."""
+        return self.function(*args, **kwargs)
+
+    def lookup(self, find: Callable[[Call], Any]) -> Callable[[Call], Any]:
+        """Register the function that looks the effect up by our key: returns `Found`, `Several`, `Absent` or `CannotTell`."""
+        self.find = find
+        return find
+
+    @cached_property
+    def arguments(self) -> type[BaseModel]:
+        """The argument schema, as a pydantic model made from the type hints.
+
+        Raises:
+            DefinitionError: a parameter's type has no JSON schema.
+        """
+        from pydantic import ConfigDict, create_model  # noqa: PLC0415 - 50 ms, paid when a tool is first used
+
+        fields: dict[str, Any] = {}
+        for parameter in inspect.signature(self.function).parameters.values():
+            if parameter.name == "call":
+                continue
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (self._hints.get(parameter.name, Any), default)
+        try:
+            model: type[BaseModel] = create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
+            model.model_json_schema()
+        except Exception as error:
+            raise DefinitionError(f"tool {self.name}: its parameters cannot be described as JSON ({error})") from error
+        return model
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """What a model is told of it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.arguments.model_json_schema())
+
+    @cached_property
+    def manifest(self) -> ToolManifest:
+        """What a journal depends on in it."""
+        return ToolManifest(
+            contract=self.contract,
+            bounds=self.bounds,
+            description=short_digest(self.description.encode()),
+            arguments=short_digest(msgspec.json.encode(self.spec.parameters, order="sorted")),
+            result=self.result.schema,
+        )
+
+    @property
+    def style(self) -> KeyStyle | None:
+        """How the provider wants the key."""
+        return key_style(self.contract)
+
+    @property
+    def view(self) -> ToolView:
+        """What the plan must know; the scope is read now."""
+        terms = Terms(
+            contract=self.contract,
+            bounds=self.bounds,
+            scope=self._scope() if callable(self._scope) else self._scope,
+            verify_first=self.verify_first,
+            children=self.children,
+        )
+        return ToolView(terms=terms, can_look=self.find is not None, parallel=self.parallel, late=self.late)
+
+    def check(self) -> None:
+        """Raise `DefinitionError` where the definition cannot keep what it declares."""
+        if needs_lookup(self.contract) and self.find is None:
+            raise DefinitionError(
+                f"tool {self.name} declares {type(self.contract).__name__} with a lookup, but has none",
+                remedy=f"Add a function decorated with @{self.name}.lookup.",
+            )
+        _ = self.manifest
+
+    def parse(self, arguments: Raw) -> Mapping[str, Any]:
+        """Return the arguments as the function wants them. Raises `pydantic.ValidationError`."""
+        model = self.arguments.model_validate_json(bytes(arguments))
+        return {name: getattr(model, name) for name in type(model).model_fields}
+
+    def refusal(self, arguments: str) -> Failure | None:
+        """Return why arguments (JSON text as the model gave it) can never be dispatched, or None."""
+        from pydantic import ValidationError  # noqa: PLC0415 - loaded with the schema
+
+        try:
+            self.arguments.model_validate_json(arguments)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(str(part) for part in problem['loc']) or 'arguments'}: {problem['msg']}"
+                for problem in error.errors(include_url=False)
+            )
+            return Failure(kind="InvalidArguments", message=f"{self.name}: {problems}")
+        return None
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise DefinitionError(f"tool {name}: parameter {parameter.name} must be a named one; a model passes names")
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise DefinitionError(f"tool {name}: its type hints cannot be read ({error})") from error
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    contract: Contract | None = None,
+    name: str | None = None,
+    timeout: timedelta = ...,
+    repeats: int = ...,
+    lookups: int = ...,
+    proof_within: timedelta = ...,
+    parallel: bool = False,
+    dispatch: Literal["entry", "late"] = "entry",
+    scope: str | Callable[[], str] = "",
+    verify_first: bool = False,
+    children: bool = False,
+    not_applied: tuple[type[Exception], ...] = (),
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    contract: Contract | None = None,
+    name: str | None = None,
+    timeout: timedelta = Bounds().timeout,
+    repeats: int = Bounds().repeats,
+    lookups: int = Bounds().lookups,
+    proof_within: timedelta = Bounds().proof_within,
+    parallel: bool = False,
+    dispatch: Literal["entry", "late"] = "entry",
+    scope: str | Callable[[], str] = "",
+    verify_first: bool = False,
+    children: bool = False,
+    not_applied: tuple[type[Exception], ...] = (),
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function, sync (it runs in a thread) or async.
+
+    Args:
+        function: the function; its type hints give the argument schema and the result type, its docstring the
+            description. A keyword parameter named ``call`` gets the `Call`.
+        contract: what may be done about a call whose outcome is not known. Without one it is `OneShot`: never repeated.
+        name: what the model calls it; the function's name by default.
+        timeout: one attempt. When it is over the attempt is unsure, not failed.
+        repeats: attempts after the first, over all lives.
+        lookups: lookups for one question, in one life.
+        proof_within: how long to wait for proof that an earlier sender has ended.
+        parallel: may run beside its siblings of the same turn.
+        dispatch: ``late``: the tool sends only through ``call.http`` or after ``call.sending()``, which writes the mark
+            directly before the bytes leave.
+        scope: account, region, endpoint or credential in which the key means anything.
+        verify_first: look the effect up even before the first dispatch.
+        children: it starts processes other than through ``call.spawn``.
+        not_applied: exceptions that prove that the attempt changed nothing.
+
+    Returns:
+        The tool.
+
+    Raises:
+        DefinitionError: the function's types cannot be stored or described.
+    """
+    if function is None:
+        return partial(
+            _make,
+            contract=contract,
+            name=name,
+            bounds=Bounds(timeout=timeout, repeats=repeats, lookups=lookups, proof_within=proof_within),
+            parallel=parallel,
+            late=dispatch == "late",
+            scope=scope,
+            verify_first=verify_first,
+            children=children,
+            not_applied=not_applied,
+        )
+    return tool()(function)
+
+
+def _make(function: Callable[..., Any], *, name: str | None, **declared: Any) -> Tool:
+    return Tool(function, name=name or str(getattr(function, "__name__", "tool")), **declared)

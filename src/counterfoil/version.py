@@ -1,0 +1,3 @@
+"""The version of the installed package, and nothing else."""
+
+__version__ = "0.1.0"
