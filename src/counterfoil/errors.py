@@ -104,9 +104,7 @@ class JournalDamaged(CounterfoilError):
 
     code = "journal_damaged"
     exit_code = 65
-    remedy = (
-        "Run `counterfoil verify`; restore the store from a backup and tell `counterfoil doctor --restored`."
-    )
+    remedy = "Run `counterfoil verify`; restore the store from a backup and tell `counterfoil doctor --restored`."
 
 
 class FormatTooNew(CounterfoilError):

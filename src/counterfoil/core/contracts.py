@@ -139,7 +139,6 @@ class Terms(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Args:
         contract: as declared.
         bounds: as declared.
-        rendered: the key in the provider's form, if the call carries one.
         scope: the account, region, endpoint or credential in which the key means anything.
         verify_first: look up even before the first dispatch.
         children: the tool starts processes that do not hold our owner lock, so our death proves nothing about them.
@@ -147,7 +146,6 @@ class Terms(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     contract: Contract
     bounds: Bounds = Bounds()
-    rendered: str = ""
     scope: str = ""
     verify_first: bool = False
     children: bool = False

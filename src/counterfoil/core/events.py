@@ -16,6 +16,9 @@ from counterfoil.core.flow import Difference, FlowManifest
 from counterfoil.core.limits import Limits, Usage
 from counterfoil.core.rules import Rule
 
+NO_JSON = Raw()
+"""Stands where a field holds no JSON at all: not even ``null``, which is a value. (msgspec has no ``Raw | None``.)"""
+
 FORMAT = 1
 """Version of the journal's format. A newer one is refused and nothing is written."""
 
@@ -89,7 +92,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: str
     message: str
-    data: Raw | None = None
+    data: Raw = NO_JSON
 
 
 class Unstored(Struct, frozen=True, kw_only=True):
@@ -171,7 +174,7 @@ class Decided(_Event, frozen=True, kw_only=True, tag="decided"):
     text: str = ""
     calls: tuple[PlannedCall, ...] = ()
     usage: Usage = Usage()
-    raw: Raw | None = None
+    raw: Raw = NO_JSON
 
 
 class Dispatched(_Event, frozen=True, kw_only=True, tag="dispatched"):
@@ -218,7 +221,7 @@ class LookedUp(_Event, frozen=True, kw_only=True, tag="looked_up"):
     answer: Answer
     asked_at: datetime
     because: Rule
-    result: Raw | None = None
+    result: Raw = NO_JSON
     unstored: Unstored | None = None
     note: str = ""
     retry_at: datetime | None = None
@@ -230,7 +233,7 @@ class Receipt(_Event, frozen=True, kw_only=True, tag="receipt"):
     call: str
     proof: Proof
     attempt: int = 0
-    result: Raw | None = None
+    result: Raw = NO_JSON
     unstored: Unstored | None = None
     because: Rule | None = None
 
@@ -258,7 +261,7 @@ class VerdictGiven(_Event, frozen=True, kw_only=True, tag="verdict_given"):
     by: str
     reason: str
     then: Literal["", "reject", "dispatch"] = ""
-    receipt: Raw | None = None
+    receipt: Raw = NO_JSON
     sender_stopped: bool = False
     item: int = 0
 

@@ -66,9 +66,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         return self.answer in (Answer.FOUND, Answer.SEVERAL)
 
 
-def facts_of(
-    call: CallState, terms: Terms, *, scope: str, can_look: bool, stopped: bool, verify_first: bool
-) -> Facts:
+def facts_of(call: CallState, terms: Terms, *, scope: str, can_look: bool, stopped: bool, verify_first: bool) -> Facts:
     """Read the facts of a call off the fold.
 
     Args:

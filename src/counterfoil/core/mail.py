@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from counterfoil.core.codec import canonical
 from counterfoil.core.events import (
+    NO_JSON,
     AttemptEnded,
     CancelRequested,
     Event,
@@ -65,7 +66,7 @@ class GiveVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ve
     by: str
     reason: str
     then: Literal["", "reject", "dispatch"] = ""
-    receipt: Raw | None = None
+    receipt: Raw = NO_JSON
     sender_stopped: bool = False
     seen: int = 0
 
@@ -150,9 +151,7 @@ def _verdict(item: GiveVerdict, number: int) -> tuple[Event, ...]:
         item=number,
     )
     if item.verdict is Verdict.APPLIED:
-        return given, Receipt(
-            call=item.call, proof=Proof.OPERATOR, result=item.receipt, because=Rule.OPERATOR
-        )
+        return given, Receipt(call=item.call, proof=Proof.OPERATOR, result=item.receipt, because=Rule.OPERATOR)
     if then == "reject":
         failure = Failure(kind="NotApplied", message=f"It was not done: {item.reason}")
         return given, Rejected(call=item.call, because=Rule.OPERATOR, failure=failure)
@@ -190,7 +189,7 @@ def _contradiction(fact: Receipt | AttemptEnded | SenderReleased, outcome: Outco
         return None
     if outcome.kind != "applied":
         return f"attempt {fact.attempt} had an effect, but the call was settled as {outcome.kind}"
-    if outcome.result is None or fact.result is None or _same(outcome.result, fact.result):
+    if not outcome.result or not fact.result or _same(outcome.result, fact.result):
         return None
     return f"attempt {fact.attempt} brought another result than the one that settled the call: two effects are likely"
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from counterfoil.core.contracts import Terms
 from counterfoil.core.events import (
+    NO_JSON,
     Answer,
     AskFailed,
     AttemptEnded,
@@ -86,7 +87,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     kind: Literal["applied", "rejected", "abandoned"]
     because: Rule | None = None
     proof: Proof | None = None
-    result: Raw | None = None
+    result: Raw = NO_JSON
     unstored: Unstored | None = None
     failure: Failure | None = None
 
@@ -122,7 +123,7 @@ class CallState(Struct, frozen=True, kw_only=True):
     asks: int = 0
     answer: Answer | None = None
     asked_at: datetime | None = None
-    found: Raw | None = None
+    found: Raw = NO_JSON
     found_unstored: Unstored | None = None
     retry_at: datetime | None = None
     request: str = ""
@@ -162,7 +163,7 @@ class RunState(Struct, frozen=True, kw_only=True):
     incident: bool = False
     mail: int = 0
     ended: Status | None = None
-    output: Raw | None = None
+    output: Raw = NO_JSON
     failure: Failure | None = None
 
     @property
@@ -226,21 +227,15 @@ def apply(state: RunState | None, recorded: Recorded) -> RunState:
             )
             return _settle(state, event.call, recorded.position, outcome)
         case TurnOpened():
-            return replace(
-                state, turn=event.turn, asks=event.ask, asking=True, calls=(), text="", paused=None
-            )
+            return replace(state, turn=event.turn, asks=event.ask, asking=True, calls=(), text="", paused=None)
         case LifeBegan():
             return _life(state, event, recorded.fence)
         case AskFailed():
             return replace(state, ask_failure=event)
         case AttemptEnded():
-            return _on_call(
-                state, event.call, recorded.position, lambda call: _attempt_ended(call, event, recorded.at)
-            )
+            return _on_call(state, event.call, recorded.position, lambda call: _attempt_ended(call, event, recorded.at))
         case SenderReleased():
-            return _on_call(
-                state, event.call, recorded.position, lambda call: _released(call, event, recorded.at)
-            )
+            return _on_call(state, event.call, recorded.position, lambda call: _released(call, event, recorded.at))
         case SenderObserved():
             calls = tuple(_observed(call, event, recorded.at) for call in state.calls)
             return replace(state, calls=calls)
@@ -250,9 +245,7 @@ def apply(state: RunState | None, recorded: Recorded) -> RunState:
             outcome = Outcome(kind="rejected", because=event.because, failure=event.failure)
             return _settle(state, event.call, recorded.position, outcome)
         case UnknownDeclared():
-            return _on_call(
-                state, event.call, recorded.position, lambda call: replace(call, unknown=event.because)
-            )
+            return _on_call(state, event.call, recorded.position, lambda call: replace(call, unknown=event.because))
         case VerdictGiven():
             return _verdict(state, event, recorded.position)
         case EvidenceTaken() | MailRefused():
@@ -311,7 +304,7 @@ _NEW_QUESTION: dict[str, object] = {
     "asks": 0,
     "answer": None,
     "asked_at": None,
-    "found": None,
+    "found": NO_JSON,
     "found_unstored": None,
     "retry_at": None,
     "unknown": None,
@@ -415,13 +408,9 @@ def _never_happened(call: CallState) -> CallState:
 
 def _settle(state: RunState, name: str, position: int, outcome: Outcome) -> RunState:
     state = replace(state, paused=None)
-    return _on_call(
-        state, name, position, lambda call: replace(call, outcome=call.outcome or outcome, unknown=None)
-    )
+    return _on_call(state, name, position, lambda call: replace(call, outcome=call.outcome or outcome, unknown=None))
 
 
 def _on_call(state: RunState, name: str, position: int, change: Callable[[CallState], CallState]) -> RunState:
-    calls = tuple(
-        replace(change(call), changed_at=position) if call.id == name else call for call in state.calls
-    )
+    calls = tuple(replace(change(call), changed_at=position) if call.id == name else call for call in state.calls)
     return replace(state, calls=calls)

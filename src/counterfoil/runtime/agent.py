@@ -181,7 +181,7 @@ def result_of(run_id: str, state: RunState) -> RunResult:
     return RunResult(
         run_id=run_id,
         status=state.status,
-        output=None if state.output is None else msgspec.json.decode(state.output),
+        output=msgspec.json.decode(state.output) if state.output else None,
         because=paused.because if paused else None,
         note=paused.note if paused else note,
         until=paused.until if paused else None,

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from counterfoil.core.contracts import Read, Terms, Transactional, lines
 from counterfoil.core.events import (
+    NO_JSON,
     Answer,
     AskFailed,
     AttemptEnded,
@@ -70,7 +71,7 @@ def plan_calls(agent: Agent, decision: Decision, turn: int, store: Store, run_id
     calls = tuple(
         _plan(agent, call, turn, position, store, run_id) for position, call in enumerate(decision.calls, start=1)
     )
-    raw = None if decision.raw is None else Raw(msgspec.json.encode(decision.raw))
+    raw = NO_JSON if decision.raw is None else Raw(msgspec.json.encode(decision.raw))
     return Decided(turn=turn, text=decision.text, calls=calls, usage=decision.usage, raw=raw)
 
 
@@ -140,7 +141,7 @@ def receipt_of(tool: Tool, call: Call, value: Any) -> Event:
     if call.refused:
         return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_SENT)
     stored = tool.result.dump(value)
-    result, unstored = (None, stored) if isinstance(stored, Unstored) else (stored, None)
+    result, unstored = (NO_JSON, stored) if isinstance(stored, Unstored) else (stored, None)
     proof = Proof.REPEAT if call.attempt > 1 else Proof.RESPONSE
     return Receipt(call=call.id, proof=proof, attempt=call.attempt, result=result, unstored=unstored)
 
@@ -265,7 +266,7 @@ def _found(
     tool: Tool, state: CallState, answer: Answer, value: Any, asked_at: datetime, because: Rule, note: str = ""
 ) -> LookedUp:
     stored = tool.result.dump(value)
-    result, unstored = (None, stored) if isinstance(stored, Unstored) else (stored, None)
+    result, unstored = (NO_JSON, stored) if isinstance(stored, Unstored) else (stored, None)
     return LookedUp(
         call=state.id,
         answer=answer,

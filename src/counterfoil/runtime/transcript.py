@@ -23,7 +23,7 @@ def decision_of(decided: Decided) -> Decision:
         text=decided.text,
         calls=tuple(_call(planned) for planned in decided.calls),
         usage=decided.usage,
-        raw=None if decided.raw is None else msgspec.json.decode(decided.raw),
+        raw=msgspec.json.decode(decided.raw) if decided.raw else None,
     )
 
 
@@ -42,7 +42,7 @@ def _content(outcome: Outcome) -> str:
     if outcome.unstored is not None:
         lost = outcome.unstored
         return f"Done. Its result could not be stored ({lost.why}; {lost.size} bytes, sha256 {lost.sha256})."
-    if outcome.result is not None:
+    if outcome.result:
         return bytes(outcome.result).decode()
     if outcome.proof is Proof.OPERATOR:
         return "Done; a person confirmed it. There is no result."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from counterfoil.core.events import Failure, Unstored
+from counterfoil.core.events import NO_JSON, Failure, Unstored
 from counterfoil.core.flow import short_digest
 from counterfoil.errors import DefinitionError
 
@@ -58,9 +58,9 @@ class ResultType:
             return _unstored(f"larger than {MAX_BYTES} bytes", body)
         return Raw(body)
 
-    def load(self, raw: Raw | bytes | None) -> Any:
+    def load(self, raw: Raw | bytes) -> Any:
         """Return the value that was stored, in the declared type."""
-        if raw is None:
+        if not raw:
             return None
         if self._adapter is None:
             return msgspec.json.decode(raw)
@@ -128,7 +128,7 @@ def failure_of(error: BaseException) -> Failure:
         message = str(error)
     except Exception:  # noqa: BLE001 - an exception's own text may raise
         message = "(its text could not be made)"
-    data = None
+    data = NO_JSON
     if len(error.args) > 1 and _is_json(list(error.args)):
         data = Raw(msgspec.json.encode(list(error.args)))
     return Failure(kind=type(error).__name__, message=message[:4000], data=data)
