@@ -51,8 +51,11 @@ def _rebuild(kind: type[CounterfoilError], message: str, remedy: str) -> Counter
     return kind(message, remedy=remedy)
 
 
-class DefinitionError(CounterfoilError):
-    """A tool, contract or flow cannot be used as written."""
+class DefinitionError(CounterfoilError, ValueError):
+    """A tool, contract or flow cannot be used as written.
+
+    A ValueError as well, so that a stored contract that says nonsense is a decoding error like any other.
+    """
 
     code = "definition"
     exit_code = 2
@@ -148,6 +151,13 @@ class ModelError(Exception):
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
         self.retryable = retryable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_model_error, (type(self), *self.args, self.retryable))
+
+
+def _rebuild_model_error(kind: type[ModelError], message: str, retryable: bool) -> ModelError:  # noqa: FBT001 - from pickle
+    return kind(message, retryable=retryable)
 
 
 class NotApplied(Exception):

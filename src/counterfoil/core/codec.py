@@ -15,17 +15,22 @@ from counterfoil.core.events import Event
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_encoder = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical")
+_encoder = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def encode(event: Event) -> bytes:
-    """Return the event as canonical JSON: fields in their declared order, defaults left out."""
-    return _encoder.encode(event)
+    """Return the event as canonical JSON: fields in their declared order, mappings sorted, defaults left out.
+
+    Raises what `decode` raises, for an event that could not be read back: a journal is not poisoned, it is not written.
+    """
+    body = _encoder.encode(event)
+    decode(body)
+    return body
 
 
 def decode(body: bytes) -> Event:
-    """Return the event; raises `msgspec.ValidationError` or `msgspec.DecodeError` for anything else."""
+    """Return the event; raises `msgspec.DecodeError` for anything else, `RecursionError` where it nests too deep."""
     return _decoder.decode(body)
 
 

@@ -6,6 +6,7 @@ It must not decide anything: the decision is `recovery.recover`.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NoReturn
 
 from msgspec import Struct
 
@@ -16,10 +17,13 @@ FOREVER = timedelta(days=36_500)
 """For `Keyed(remembered_for=FOREVER)`: the provider documents that it never forgets a key."""
 
 
-def _not_negative(owner: object, **spans: timedelta | None) -> None:
+def _check_spans(owner: object, **spans: timedelta | None) -> None:
+    """Refuse what no clock can be asked: adding it to a moment would be nonsense, or overflow."""
     for name, span in spans.items():
         if span is not None and span < timedelta(0):
             raise DefinitionError(f"{type(owner).__name__}({name}={span}) is negative")
+        if span is not None and span > FOREVER:
+            raise DefinitionError(f"{type(owner).__name__}({name}={span}) is longer than FOREVER, {FOREVER}")
 
 
 class _Line(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -59,7 +63,7 @@ class Keyed(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="keyed"):
     key: KeyStyle = KeyStyle()
 
     def __post_init__(self) -> None:
-        _not_negative(self, remembered_for=self.remembered_for, margin=self.margin)
+        _check_spans(self, remembered_for=self.remembered_for, margin=self.margin)
 
 
 class Lookup(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="lookup"):
@@ -75,11 +79,11 @@ class Lookup(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="lookup")
     key: KeyStyle = KeyStyle(channel="none")
 
     def __post_init__(self) -> None:
-        _not_negative(self, settles_in=self.settles_in)
+        _check_spans(self, settles_in=self.settles_in)
 
 
 class ClientId(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="client_id"):
-    """We choose the object's id, and creating it twice conflicts: repeat, and on conflict fetch and check that it is ours.
+    """We choose the object's id, and creating it twice conflicts: repeat; on conflict fetch, and check that it is ours.
 
     The tool raises `AlreadyExists` on the conflict; its lookup fetches the object and compares our mark.
     """
@@ -88,11 +92,20 @@ class ClientId(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="client
     key: KeyStyle = KeyStyle(format="uuid", channel="none")
 
 
-class Transactional(_Line, frozen=True, kw_only=True, tag="transactional"):
+class Transactional(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="transactional"):
     """Effect and receipt row commit in one database transaction; the row is unique on the key and inserted first.
 
     The tool's lookup reads that row on the primary.
+
+    Args:
+        settles_in: how long after its sender has ended a commit that has left may still land. A repeat needs no such
+            wait, because the row is unique; only the statement that nothing happened does.
     """
+
+    settles_in: timedelta = timedelta(minutes=1)
+
+    def __post_init__(self) -> None:
+        _check_spans(self, settles_in=self.settles_in)
 
 
 class OneShot(_Line, frozen=True, kw_only=True, tag="one_shot"):
@@ -104,6 +117,9 @@ class Combined(Struct, frozen=True, kw_only=True, tag="combined"):
 
     first: Repeatable | Keyed | ClientId
     then: Lookup
+
+    def __or__(self, other: object) -> NoReturn:
+        raise DefinitionError(f"a third line means nothing: {type(self.first).__name__} | Lookup is complete")
 
 
 Line = Read | Repeatable | Keyed | Lookup | ClientId | Transactional | OneShot
@@ -126,7 +142,7 @@ class Bounds(Struct, frozen=True, kw_only=True, omit_defaults=True):
     proof_within: timedelta = timedelta(minutes=2)
 
     def __post_init__(self) -> None:
-        _not_negative(self, timeout=self.timeout, proof_within=self.proof_within)
+        _check_spans(self, timeout=self.timeout, proof_within=self.proof_within)
         if self.repeats < 0 or self.lookups < 1:
             raise DefinitionError(
                 f"repeats={self.repeats}, lookups={self.lookups}: repeats must be >= 0 and lookups >= 1"

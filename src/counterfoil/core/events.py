@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from counterfoil.core.contracts import Terms
 from counterfoil.core.flow import Difference, FlowManifest
@@ -18,6 +18,9 @@ from counterfoil.core.rules import Rule
 
 NO_JSON = Raw()
 """Stands where a field holds no JSON at all: not even ``null``, which is a value. (msgspec has no ``Raw | None``.)"""
+
+Moment = Annotated[datetime, Meta(tz=True)]
+"""Store time. One without a zone could not be compared with any other, so it is not read."""
 
 FORMAT = 1
 """Version of the journal's format. A newer one is refused and nothing is written."""
@@ -164,7 +167,7 @@ class AskFailed(_Event, frozen=True, kw_only=True, tag="ask_failed"):
     ask: int
     failure: Failure
     retryable: bool = True
-    retry_at: datetime | None = None
+    retry_at: Moment | None = None
 
 
 class Decided(_Event, frozen=True, kw_only=True, tag="decided"):
@@ -182,7 +185,7 @@ class Dispatched(_Event, frozen=True, kw_only=True, tag="dispatched"):
 
     call: str
     attempt: int
-    deadline: datetime
+    deadline: Moment
     because: Rule
     terms: Terms | None = None
     request: str = ""
@@ -196,7 +199,7 @@ class AttemptEnded(_Event, frozen=True, kw_only=True, tag="attempt_ended"):
     ending: Ending
     failure: Failure | None = None
     running: bool = False
-    retry_at: datetime | None = None
+    retry_at: Moment | None = None
 
 
 class SenderReleased(_Event, frozen=True, kw_only=True, tag="sender_released"):
@@ -219,12 +222,12 @@ class LookedUp(_Event, frozen=True, kw_only=True, tag="looked_up"):
 
     call: str
     answer: Answer
-    asked_at: datetime
+    asked_at: Moment
     because: Rule
     result: Raw = NO_JSON
     unstored: Unstored | None = None
     note: str = ""
-    retry_at: datetime | None = None
+    retry_at: Moment | None = None
 
 
 class Receipt(_Event, frozen=True, kw_only=True, tag="receipt"):
@@ -296,7 +299,7 @@ class Paused(_Event, frozen=True, kw_only=True, tag="paused"):
 
     status: Status
     because: Rule
-    until: datetime | None = None
+    until: Moment | None = None
     differences: tuple[Difference, ...] = ()
     note: str = ""
 

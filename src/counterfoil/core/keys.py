@@ -10,7 +10,6 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from typing import Literal
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -27,7 +26,7 @@ class KeyStyle(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a provider wants our key.
 
     Args:
-        format: ``text`` ("cf_" and 32 hex digits), ``uuid`` (36 characters), ``base62`` (22) or ``base32hex`` (26, a-v0-9).
+        format: ``text`` ("cf_" and 32 hex digits), ``uuid`` (36), ``base62`` (22) or ``base32hex`` (26, 0-9a-v).
         channel: where the key goes when the tool sends through ``call.http``; ``none`` leaves it to the tool.
         name: the header, body field or query parameter.
         prefix: put before the key, for providers that demand one.
@@ -46,7 +45,8 @@ class KeyStyle(Struct, frozen=True, kw_only=True, omit_defaults=True):
         needed = len(self.prefix) + _LENGTH[self.format]
         if needed > self.max_length:
             raise DefinitionError(
-                f"a {self.format} key with prefix {self.prefix!r} needs {needed} characters; max_length is {self.max_length}"
+                f"a {self.format} key with prefix {self.prefix!r} needs {needed} characters; "
+                f"max_length is {self.max_length}"
             )
 
 
@@ -78,9 +78,15 @@ def _base62(key: bytes) -> str:
     return digits
 
 
+def _uuid(key: bytes) -> str:
+    """Version 4 and its variant take six of the 128 bits; the rest is the key."""
+    digits = (key[:6] + bytes([key[6] & 0x0F | 0x40, key[7], key[8] & 0x3F | 0x80]) + key[9:]).hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
 _RENDER: dict[KeyFormat, Callable[[bytes], str]] = {
     "text": lambda key: "cf_" + key.hex(),
-    "uuid": lambda key: str(UUID(bytes=key, version=4)),
+    "uuid": _uuid,
     "base62": _base62,
     "base32hex": lambda key: base64.b32hexencode(key).decode().rstrip("=").lower(),
 }

@@ -5,9 +5,19 @@ It must not price anything: a model's adapter reports what a decision cost.
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 from counterfoil.errors import DefinitionError
+
+
+def _check_amounts(owner: Struct) -> None:
+    """A negative amount would give budget back, and what is no number is below every limit (and no JSON)."""
+    for name in owner.__struct_fields__:
+        value = getattr(owner, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise DefinitionError(f"{type(owner).__name__}({name}={value}) is not an amount of 0 or more")
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,6 +32,9 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     input_tokens: int = 0
     output_tokens: int = 0
     usd: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_amounts(self)
 
 
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,10 +53,7 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     usd: float | None = None
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise DefinitionError(f"Limits({name}={value}) is negative")
+        _check_amounts(self)
 
 
 class Spent(Struct, frozen=True, kw_only=True, omit_defaults=True):

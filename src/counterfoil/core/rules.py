@@ -6,6 +6,7 @@ It must not decide: `recovery` and `plan` do. A rule without its sentence here i
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Rule(StrEnum):
@@ -14,7 +15,7 @@ class Rule(StrEnum):
     __doc__: str
     says: str
 
-    def __new__(cls, word: str, says: str) -> Rule:
+    def __new__(cls, word: str, says: str) -> Self:
         """Make a rule of its word and the sentence that explains it."""
         rule = str.__new__(cls, word)
         rule._value_ = word
