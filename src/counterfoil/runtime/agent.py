@@ -231,7 +231,7 @@ async def _live(
         if watcher is not None:
             watcher.cancel()
         if not driver.all_ended:
-            store.lease.outlived = True
+            journal.lease.outlived = True
         await asyncio.shield(_release(store, run_id, journal.fence))
 
 

@@ -41,6 +41,7 @@ class Journal:
     """A run's journal, under our fence.
 
     Attributes:
+        lease: under which the run was claimed; the store's next one says nothing about it.
         run_id: the run.
         fence: under which we write.
         state: the fold of all that is durable, and of all that waits for the next commit.
@@ -52,6 +53,7 @@ class Journal:
 
     def __init__(self, store: Store, head: Head, events: list[Recorded]) -> None:
         self.store = store
+        self.lease = store.lease
         self.run_id = head.run_id
         self.fence = head.fence
         self.history: list[Exchange] = []

@@ -310,7 +310,7 @@ class Driver:
             self._note(self.dispatched(call, mark.attempt, because or Rule.NEVER_SENT, mark.request), fact=False)
             if not await self.journal.commit():
                 refusal = "the run changed meanwhile"
-        if refusal is None and not self.journal.store.lease.alive():
+        if refusal is None and not self.journal.lease.alive():
             refusal = "the lease is about to end"
         if mark.answer.cancelled():
             return
@@ -360,7 +360,7 @@ class Driver:
         terms = self.terms(call)
         ctx = self.call(tool, call, action.attempt, terms)
         recorded = action.record and not tool.late
-        if recorded and not self.journal.store.lease.alive():
+        if recorded and not self.journal.lease.alive():
             failure = Failure(kind="LeaseEnding", message="the lease is about to end")
             return (AttemptEnded(call=call.id, attempt=action.attempt, ending=Ending.NOT_SENT, failure=failure),)
         event = await perform.run_attempt(tool, ctx, terms, self.journal.store, self._late)
@@ -382,7 +382,6 @@ class Driver:
 
     def call(self, tool: Tool, call: CallState, attempt: int, terms: Terms) -> Call:
         """Return what a tool or lookup is handed."""
-        lease = self.journal.store.lease
         return Call(
             run_id=self.journal.run_id,
             id=call.id,
@@ -396,7 +395,7 @@ class Driver:
             timeout_s=terms.bounds.timeout.total_seconds(),
             sending=partial(self._sending, call.id, attempt, tool),
             loop=None if tool.is_async else asyncio.get_running_loop(),
-            owner_fd=getattr(lease, "owner_fd", None),
+            owner_fd=self.journal.lease.owner_fd,
         )
 
     async def _sending(self, call: str, attempt: int, tool: Tool, request: str) -> None:

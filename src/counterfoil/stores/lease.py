@@ -42,6 +42,7 @@ class Incarnation:
         self._until_us = 0
         self._id = secrets.token_hex(16)
         self.file: owner.OwnerFile | None = None
+        self.outlived = False
 
     @property
     def incarnation(self) -> str:
@@ -123,6 +124,11 @@ class LeaseKeeper:
         self._thread: OwnedThread | None = None
         self.current = Incarnation(clock)
         self.past: list[Incarnation] = []
+
+    @property
+    def outlived(self) -> bool:
+        """Whether an attempt of any of its incarnations may still send."""
+        return any(incarnation.outlived for incarnation in (self.current, *self.past))
 
     def take(self, cursor: sqlite3.Cursor) -> bool:
         """Take a lease if there is none: a new owner file, a new row, durable. Return whether one was taken."""
