@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from counterfoil.core.codec import canonical
+from counterfoil.core.contracts import wants_record
 from counterfoil.core.events import (
     NO_JSON,
     AttemptEnded,
@@ -165,12 +166,30 @@ def _evidence(
     taken = EvidenceTaken(call=fact.call, note=_note(fact), sender=item.sender, item=number)
     call = state.call(fact.call)
     if call is not None and call.outcome is None and not state.status.terminal:
-        return taken, fact
+        if _is_of(call, item):
+            return taken, fact
+        stray = isinstance(fact, Receipt) and _has_effect(state, call)
+        return (taken, IncidentRaised(call=fact.call, what=f"{taken.note}, but {_STRAY}")) if stray else (taken,)
     outcome = call.outcome if call is not None else settled(fact.call)
     contradiction = _contradiction(fact, outcome)
     if contradiction is None:
         return (taken,)
     return taken, IncidentRaised(call=fact.call, what=contradiction)
+
+
+_STRAY = "this journal does not hold that attempt: it may be of a decision that the store has lost"
+
+
+def _is_of(call: CallState, item: Evidence) -> bool:
+    """Tell whether the fact is about a dispatch in this journal; a lookup's finding names no attempt."""
+    if isinstance(item.fact, Receipt) and not item.fact.attempt:
+        return bool(call.attempts)
+    return any(made.number == item.fact.attempt and made.fence == item.sender for made in call.attempts)
+
+
+def _has_effect(state: RunState, call: CallState) -> bool:
+    tool = state.flow.tools.get(call.planned.tool)
+    return tool is None or wants_record(tool.contract)
 
 
 def _note(fact: Receipt | AttemptEnded | SenderReleased) -> str:
