@@ -181,7 +181,7 @@ class Decided(_Event, frozen=True, kw_only=True, tag="decided"):
 
 
 class Dispatched(_Event, frozen=True, kw_only=True, tag="dispatched"):
-    """An attempt is about to be made. ``terms`` stand in the first dispatch of a call and rule all later ones."""
+    """An attempt is about to be made. ``terms`` stand in the first dispatch of a call and rule while it is open."""
 
     call: str
     attempt: int
@@ -218,12 +218,16 @@ class SenderObserved(_Event, frozen=True, kw_only=True, tag="sender_observed"):
 
 
 class LookedUp(_Event, frozen=True, kw_only=True, tag="looked_up"):
-    """A lookup's answer. ``asked_at`` is when the question left; only that decides whether an absence counts."""
+    """A lookup's answer. ``asked_at`` is when the question left; only that decides whether an absence counts.
+
+    ``matches``: what was found was shown to be made by this very request, argument for argument.
+    """
 
     call: str
     answer: Answer
     asked_at: Moment
     because: Rule
+    matches: bool = False
     result: Raw = NO_JSON
     unstored: Unstored | None = None
     note: str = ""

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from counterfoil.core.contracts import Terms
+from counterfoil.core.contracts import Read, Terms, lines
 from counterfoil.core.events import Answer, SenderProof
 from counterfoil.core.state import ENDED, Attempt, CallState
 
@@ -25,17 +25,19 @@ class Facts(Struct, frozen=True, kw_only=True):
         first_sent_at: store time of the first dispatch.
         sender: the weakest of what is known of the senders of open attempts; None while nobody has looked at one.
         sender_since: since when that holds.
-        sender_seen_at: when it was last looked at.
+        sender_seen_at: when it was last looked at; None where looking again can tell no more.
         exists: the provider said that an object with our id exists.
         answer: the last lookup's answer.
         asked_at: when that question left.
+        matches: what it found was shown to be made by this very request.
         asks_left: lookups still permitted.
-        repeats_left: repeats still permitted.
+        repeats_left: attempts still permitted.
         not_before: earliest moment of another try.
         same_scope: the account or region at hand is the one the key was sent in.
         can_look: the flow at hand has the lookup.
         stopped: no dispatch is permitted (cancel, limit, changed flow).
         verify_first: look up even before the first dispatch.
+        verify_since: when the store was noticed to have lost events, if it was.
     """
 
     open: bool
@@ -47,6 +49,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     exists: bool = False
     answer: Answer | None = None
     asked_at: datetime | None = None
+    matches: bool = False
     asks_left: int = 1
     repeats_left: int = 1
     not_before: datetime | None = None
@@ -54,6 +57,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     can_look: bool = True
     stopped: bool = False
     verify_first: bool = False
+    verify_since: datetime | None = None
 
     @property
     def ended(self) -> bool:
@@ -66,7 +70,9 @@ class Facts(Struct, frozen=True, kw_only=True):
         return self.answer in (Answer.FOUND, Answer.SEVERAL)
 
 
-def facts_of(call: CallState, terms: Terms, *, scope: str, can_look: bool, stopped: bool, verify_first: bool) -> Facts:
+def facts_of(
+    call: CallState, terms: Terms, *, scope: str, can_look: bool, stopped: bool, verify_since: datetime | None
+) -> Facts:
     """Read the facts of a call off the fold.
 
     Args:
@@ -75,8 +81,9 @@ def facts_of(call: CallState, terms: Terms, *, scope: str, can_look: bool, stopp
         scope: the scope at hand.
         can_look: whether the flow at hand has its lookup.
         stopped: whether the run may dispatch nothing.
-        verify_first: whether the run demands a look before each first dispatch.
+        verify_since: when the store was noticed to have lost events, if it was.
     """
+    read = isinstance(lines(terms.contract)[0], Read)
     sender, since, seen_at = _weakest_sender(call.open_attempts, children=terms.children)
     return Facts(
         open=bool(call.open_attempts),
@@ -88,30 +95,32 @@ def facts_of(call: CallState, terms: Terms, *, scope: str, can_look: bool, stopp
         exists=call.exists,
         answer=call.answer,
         asked_at=call.asked_at,
+        matches=call.matches,
         asks_left=max(0, terms.bounds.lookups - call.asks),
-        repeats_left=max(0, terms.bounds.repeats + 1 - len(call.attempts)),
+        repeats_left=max(0, terms.bounds.repeats + 1 - (len(call.attempts) - call.forgiven)),
         not_before=call.retry_at,
         same_scope=terms.scope == scope,
         can_look=can_look,
         stopped=stopped,
-        verify_first=verify_first or terms.verify_first,
+        verify_first=not read and not call.cleared and (verify_since is not None or terms.verify_first),
+        verify_since=verify_since,
     )
 
 
 def _weakest_sender(
     attempts: tuple[Attempt, ...], *, children: bool
 ) -> tuple[SenderProof | None, datetime | None, datetime | None]:
-    """Return (proof, since, seen at) of the weakest sender: one that nobody has looked at, else the least certain."""
+    """Return (proof, since, seen at) of the weakest sender: one that nobody has looked at, else the least certain.
+
+    A parent that ended proves nothing about children that do not hold its lock, and nobody can look at those.
+    """
     if not attempts or any(attempt.proof is None for attempt in attempts):
         return None, None, None
-    known = [(_downgrade(attempt.proof, children=children), attempt) for attempt in attempts if attempt.proof]
-    weakest = min((proof for proof, _ in known), key=_WEAKEST.index)
-    same = [attempt for proof, attempt in known if (proof in ENDED) == (weakest in ENDED)]
-    since = max(attempt.since for attempt in same if attempt.since)
-    seen_at = min(attempt.seen_at for attempt in same if attempt.seen_at)
+    alive = [attempt for attempt in attempts if attempt.proof not in ENDED]
+    governing = alive or attempts
+    since = max(attempt.since for attempt in governing if attempt.since)
+    seen_at = min((attempt.seen_at for attempt in alive if attempt.seen_at), default=None)
+    if children and not alive:
+        return SenderProof.EXPIRED, since, None
+    weakest = min((attempt.proof for attempt in governing if attempt.proof), key=_WEAKEST.index)
     return weakest, since, seen_at
-
-
-def _downgrade(proof: SenderProof, *, children: bool) -> SenderProof:
-    """A parent that ended proves nothing about children that do not hold its lock."""
-    return SenderProof.EXPIRED if children and proof in ENDED else proof

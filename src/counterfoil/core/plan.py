@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from counterfoil.core.contracts import OneShot, Read, Terms, lines
+from counterfoil.core.contracts import Terms, wants_record
 from counterfoil.core.events import Failure, Status
 from counterfoil.core.evidence import facts_of
 from counterfoil.core.flow import Difference
@@ -81,7 +81,15 @@ class Ownership(Struct, frozen=True, kw_only=True):
 
 
 class ForCall(Struct, frozen=True):
-    """Make one call's move. ``attempt`` is the number that a dispatch gets; ``record`` whether it is journaled first."""
+    """Make one call's move.
+
+    Args:
+        call: the call.
+        move: its move.
+        attempt: the number that a dispatch gets.
+        terms: what a dispatch is to be journaled with, where that is not known already.
+        record: whether a dispatch is journaled before it is made.
+    """
 
     call: CallState
     move: Dispatch | Settle | Reject | Ask | Observe | Unknown
@@ -119,6 +127,7 @@ class Finish(Struct, frozen=True):
 
     status: Status
     failure: Failure | None = None
+    because: Rule = Rule.FINISHED
 
 
 class Stop(Struct, frozen=True):
@@ -128,9 +137,6 @@ class Stop(Struct, frozen=True):
 
 
 Action = ForCall | AskModel | Await | Pause | Finish | Stop
-
-PASSING = (Rule.FLOW_CHANGED, Rule.INTERRUPTED)
-"""Stops that may pass."""
 
 
 def next_action(state: RunState, flow: FlowView, now: datetime, ownership: Ownership, in_flight: InFlight) -> Action:
@@ -151,13 +157,12 @@ def next_action(state: RunState, flow: FlowView, now: datetime, ownership: Owner
     if not ownership.mine:
         return Stop(Rule.LEASE_LOST)
     stop = stop_of(state, flow)
-    if stop is None and ownership.draining:
-        stop = Rule.INTERRUPTED
     moves = _moves(state, flow, now, in_flight, stop)
+    may_start = stop is None and not ownership.draining
     return (
         _evidence_first(moves, draining=ownership.draining)
         or _declare_unknown(moves)
-        or _dispatch(state, flow, moves, in_flight, stop)
+        or (_dispatch(state, flow, moves) if may_start else None)
         or _await(moves, in_flight)
         or _stand_still(state, moves, flow, stop, ownership)
         or _sleep(moves)
@@ -179,54 +184,44 @@ def stop_of(state: RunState, flow: FlowView) -> Rule | None:
 def move_of(state: RunState, flow: FlowView, call: CallState, now: datetime, stop: Rule | None) -> Move:
     """Return one unsettled call's move, as if nothing of it were under way.
 
-    A stop that may pass (the flow comes back, the worker is started again) makes no unknown of a call that could be
-    recovered without it.
+    A flow that changed may come back: what only the right flow could do is held, and is not unknown.
     """
-    move = _move(state, flow, call, now, stopped=stop is not None)
-    if (
-        stop in PASSING
-        and isinstance(move, Unknown)
-        and not isinstance(_move(state, flow, call, now, stopped=False), Unknown)
-    ):
-        return Hold(stop)
-    return move
-
-
-def _move(state: RunState, flow: FlowView, call: CallState, now: datetime, *, stopped: bool) -> Move:
     if call.planned.invalid is not None:
         return Reject(Rule.INVALID_CALL)
-    tool = flow.tools.get(call.planned.tool)
-    terms = terms_of(flow, call)
-    if terms is None or (tool is None and not isinstance(terms.contract, OneShot)):
+    tool, terms = flow.tools.get(call.planned.tool), terms_of(flow, call)
+    if terms is None:
         return Hold(Rule.FLOW_CHANGED)
-    read = isinstance(lines(terms.contract)[0], Read)
-    facts = facts_of(
-        call,
-        terms,
-        scope=tool.terms.scope if tool else "",
-        can_look=tool is not None and tool.can_look,
-        stopped=stopped,
-        verify_first=state.verify_first and not read,
-    )
-    return recover(terms, facts, now)
+    scope = tool.terms.scope if tool else terms.scope
+    can_look = tool is not None and tool.can_look
+    stopped = stop is not None or tool is None
+    since = state.verify_since
+    facts = facts_of(call, terms, scope=scope, can_look=can_look, stopped=stopped, verify_since=since)
+    move = recover(terms, facts, now)
+    changed = tool is None or bool(flow.differences)
+    if not changed or not isinstance(move, (Hold, Unknown)):
+        return move
+    for_good = stop not in (None, Rule.FLOW_CHANGED)
+    facts = facts_of(call, terms, scope=terms.scope, can_look=True, stopped=for_good, verify_since=since)
+    under_the_right_flow = recover(terms, facts, now)
+    return under_the_right_flow if isinstance(under_the_right_flow, (Hold, Unknown)) else Hold(Rule.FLOW_CHANGED)
 
 
 def may_dispatch(state: RunState, flow: FlowView, call: CallState, now: datetime) -> Rule | None:
-    """Return the rule that licenses a dispatch of this call at this moment, or None: the last check before the bytes."""
-    if stop_of(state, flow) is not None:
-        return None
-    if any(other.unknown is not None and other.outcome is None for other in state.calls if other.id != call.id):
+    """Return the rule that licenses a dispatch of this call now, or None: the last check before the bytes leave."""
+    if stop_of(state, flow) is not None or _beside_unknown(state, call) or _over_limit(state, flow, call):
         return None
     move = move_of(state, flow, call, now, None)
     return move.because if isinstance(move, Dispatch) else None
 
 
 def terms_of(flow: FlowView, call: CallState) -> Terms | None:
-    """Return what a call is recovered under: what it was first sent under, else the flow at hand; None without either."""
-    if call.terms is not None:
-        return call.terms
+    """Return what a call is recovered, or would be sent, under; None where the flow at hand has no such tool.
+
+    An open call stays under what it was sent under. A call of which nothing is open is sent under the terms at hand,
+    and they are journaled: a scope that changed meanwhile must not be forgotten.
+    """
     tool = flow.tools.get(call.planned.tool)
-    return tool.terms if tool else None
+    return call.terms if call.open_attempts or tool is None else tool.terms
 
 
 def _moves(
@@ -256,29 +251,35 @@ def _declare_unknown(moves: list[tuple[CallState, Move]]) -> Action | None:
     return None
 
 
-def _dispatch(
-    state: RunState,
-    flow: FlowView,
-    moves: list[tuple[CallState, Move]],
-    in_flight: InFlight,
-    stop: Rule | None,
-) -> Action | None:
+def _dispatch(state: RunState, flow: FlowView, moves: list[tuple[CallState, Move]]) -> Action | None:
     """The first call that may be dispatched: in order, beside its siblings only where the tools say so."""
-    if stop is not None or any(isinstance(move, Unknown) for _, move in moves):
+    if any(isinstance(move, Unknown) for _, move in moves):
         return None
     for call, move in moves:
-        if not isinstance(move, Dispatch) or not _in_order(state, flow, call):
-            continue
         terms = terms_of(flow, call)
-        if terms is None:
+        if not isinstance(move, Dispatch) or terms is None or not _in_order(state, flow, call):
             continue
-        limits = flow.limits or state.limits
-        if not call.attempts and reached_before_dispatch(limits, state.spent):
+        if _beside_unknown(state, call) or _over_limit(state, flow, call):
             continue
-        read = isinstance(lines(terms.contract)[0], Read)
-        record = not read or limits.calls is not None
-        return ForCall(call, move, attempt=len(call.attempts) + 1, terms=None if call.terms else terms, record=record)
+        record = wants_record(terms.contract) or _limits(state, flow).calls is not None
+        new_terms = None if terms == call.terms else terms
+        return ForCall(call, move, attempt=len(call.attempts) + 1, terms=new_terms, record=record)
     return None
+
+
+def _beside_unknown(state: RunState, call: CallState) -> bool:
+    """With one call unknown nothing new is dispatched; the unknown one itself may be, once it is licensed again."""
+    others = (other for other in state.calls if other.outcome is None and other.open_attempts)
+    return call.unknown is None and any(other.unknown is not None for other in others)
+
+
+def _over_limit(state: RunState, flow: FlowView, call: CallState) -> bool:
+    """A limit counts calls, not attempts: a call that was counted already is not stopped by its own count."""
+    return not call.attempts and reached_before_dispatch(_limits(state, flow), state.spent) is not None
+
+
+def _limits(state: RunState, flow: FlowView) -> Limits:
+    return flow.limits or state.limits
 
 
 def _in_order(state: RunState, flow: FlowView, call: CallState) -> bool:
@@ -317,17 +318,21 @@ def _stand_still(
         return Pause(Status.WAITING, Rule.INTERRUPTED)
     if waits is not None:
         return None
-    if stop is Rule.CANCEL:
-        return Finish(Status.CANCELLED)
-    if stop is Rule.ABANDONED:
-        names = ", ".join(state.abandoned)
-        return Finish(Status.FAILED, Failure(kind="Abandoned", message=f"a person gave up call {names}"))
-    if stop is Rule.FLOW_CHANGED:
+    changed = [call for call, move in moves if isinstance(move, Hold) and move.because is Rule.FLOW_CHANGED]
+    if stop in (Rule.CANCEL, Rule.ABANDONED) and not any(call.open_attempts for call in changed):
+        return _end(state, stop)
+    if changed or stop is Rule.FLOW_CHANGED:
         return Pause(Status.BLOCKED, Rule.FLOW_CHANGED)
     if any(isinstance(move, Dispatch) for _, move in moves):
-        reached = reached_before_dispatch(flow.limits or state.limits, state.spent)
-        return Pause(Status.BLOCKED, Rule.LIMIT, note=reached or "")
+        return Pause(Status.BLOCKED, Rule.LIMIT, note=reached_before_dispatch(_limits(state, flow), state.spent) or "")
     return None
+
+
+def _end(state: RunState, stop: Rule) -> Finish:
+    if stop is Rule.CANCEL:
+        return Finish(Status.CANCELLED, because=Rule.CANCEL)
+    message = f"a person gave up call {', '.join(state.abandoned)}"
+    return Finish(Status.FAILED, Failure(kind="Abandoned", message=message), Rule.ABANDONED)
 
 
 def _sleep(moves: list[tuple[CallState, Move]]) -> Action | None:
@@ -344,7 +349,7 @@ def _go_on(state: RunState, flow: FlowView, now: datetime) -> Action:
         return _ask_again(state, now)
     if _finished(state):
         return Finish(Status.COMPLETED)
-    reached = reached_before_ask(flow.limits or state.limits, state.spent)
+    reached = reached_before_ask(_limits(state, flow), state.spent)
     if reached is not None:
         return Pause(Status.BLOCKED, Rule.LIMIT, note=reached)
     return AskModel(state.turn + 1, 1, Rule.NEXT_TURN)

@@ -3,17 +3,18 @@
 `recover` is pure and total. Read each function from top to bottom: the first line that applies is the answer.
 It must not look at anything but its arguments, and it never repeats what something does not license.
 
+    a lookup found it               settle
     nothing can have left           dispatch with the saved key
     every attempt was refused       reject: the model is told
-    a lookup found it               settle
     Read                            run again
     Repeatable                      run again, once no earlier sender is left
     Keyed, key still remembered     repeat with the same key
     Keyed, key forgotten            the lookup behind it, else unknown
-    Lookup                          wait until nothing can land, ask; found: settle, absent: dispatch
+    Lookup                          wait until nothing can land, ask; absent: dispatch
     ClientId                        repeat; on conflict fetch, and check that it is ours
     Transactional                   read the receipt row; absent: dispatch
     OneShot                         unknown
+    the run is stopped              no repeat: what can be asked is asked, else unknown
 """
 
 from __future__ import annotations
@@ -98,32 +99,43 @@ def recover(terms: Terms, facts: Facts, now: datetime) -> Move:
     """Decide what happens to one unsettled call that is not in flight here.
 
     Args:
-        terms: what it was first sent under, or would be sent under now.
+        terms: what it was sent under, or would be sent under now.
         facts: what is known.
         now: store time.
 
     Returns:
         The one move that is licensed, with its rule.
     """
-    if facts.answer is Answer.SEVERAL:
-        return Settle(Rule.SEVERAL)
-    if facts.answer is Answer.FOUND:
-        return Settle(Rule.FOUND)
+    if facts.found and (facts.open or facts.matches or not facts.verify_first):
+        return Settle(Rule.SEVERAL if facts.answer is Answer.SEVERAL else Rule.FOUND)
     if not facts.open:
-        return _not_sent(facts, now)
+        return _not_sent(terms, facts, now)
     return _sent(terms, facts, now)
 
 
-def _not_sent(facts: Facts, now: datetime) -> Move:
-    """No attempt can have had its effect."""
+def _not_sent(terms: Terms, facts: Facts, now: datetime) -> Move:
+    """No attempt that this journal knows can have had its effect."""
+    if facts.found:
+        return Unknown(Rule.MISMATCH)
     if facts.refused:
         return Reject(Rule.DEFINITE_NO)
+    if facts.first_sent_at is not None and not facts.repeats_left:
+        return Reject(Rule.REPEATS_USED_UP)
     if facts.stopped:
-        return Hold(Rule.STOPPED_OPEN)
-    if not facts.verify_first:
-        return _when_due(facts, now, Dispatch(Rule.NEVER_SENT))
+        return Hold(Rule.STOPPED)
+    if facts.verify_first:
+        return _verify(terms, facts, now)
+    return _when_due(facts, now, Dispatch(Rule.NEVER_SENT))
+
+
+def _verify(terms: Terms, facts: Facts, now: datetime) -> Move:
+    """The store may have lost a dispatch of this call: what that one sent must have had its time to show."""
     if not (facts.can_look and facts.same_scope):
         return Unknown(Rule.UNVERIFIABLE)
+    _, lookup = lines(terms.contract)
+    settled = facts.verify_since + lookup.settles_in if facts.verify_since and lookup else None
+    if settled is not None and now < settled:
+        return Wait(settled, Rule.SETTLING)
     if facts.answer is Answer.ABSENT:
         return Dispatch(Rule.VERIFIED_ABSENT)
     if facts.asks_left:
@@ -136,28 +148,28 @@ def _sent(terms: Terms, facts: Facts, now: datetime) -> Move:
     first, lookup = lines(terms.contract)
     match first:
         case Read():
-            return Hold(Rule.STOPPED_OPEN) if facts.stopped else Dispatch(Rule.READ_AGAIN)
+            return Hold(Rule.STOPPED) if facts.stopped else _when_due(facts, now, Dispatch(Rule.READ_AGAIN))
         case OneShot():
             return Unknown(Rule.NO_EVIDENCE)
         case _ if not facts.same_scope:
             return Unknown(Rule.SCOPE_CHANGED)
         case Transactional():
-            return _transactional(terms, facts, now)
+            return _transactional(first, terms, facts, now)
+        case Lookup():
+            return _look(first, terms, facts, now)
+        case _ if facts.stopped:
+            return _second_line(lookup, terms, facts, now, Rule.STOPPED_OPEN)
         case Repeatable():
             return _repeatable(terms, facts, now, lookup)
         case Keyed():
             return _keyed(first, terms, facts, now, lookup)
         case ClientId():
             return _client_id(first, terms, facts, now, lookup)
-        case Lookup():
-            return _look(first, terms, facts, now)
         case _:
             assert_never(first)
 
 
 def _keyed(line: Keyed, terms: Terms, facts: Facts, now: datetime, lookup: Lookup | None) -> Move:
-    if facts.stopped:
-        return _second_line(lookup, terms, facts, now, Rule.STOPPED_OPEN)
     if not remembers(line, terms, facts, now):
         return _second_line(lookup, terms, facts, now, Rule.WINDOW_OVER)
     if (line.lookup_first or facts.exists) and _may_still_ask(facts):
@@ -168,8 +180,6 @@ def _keyed(line: Keyed, terms: Terms, facts: Facts, now: datetime, lookup: Looku
 
 
 def _client_id(line: ClientId, terms: Terms, facts: Facts, now: datetime, lookup: Lookup | None) -> Move:
-    if facts.stopped:
-        return _second_line(lookup, terms, facts, now, Rule.STOPPED_OPEN)
     if facts.exists and not facts.can_look:
         return Unknown(Rule.LOOKUP_MISSING)
     if facts.exists:
@@ -182,8 +192,6 @@ def _client_id(line: ClientId, terms: Terms, facts: Facts, now: datetime, lookup
 
 
 def _repeatable(terms: Terms, facts: Facts, now: datetime, lookup: Lookup | None) -> Move:
-    if facts.stopped:
-        return _second_line(lookup, terms, facts, now, Rule.STOPPED_OPEN)
     if facts.sender is None:
         return Observe(Rule.LOOK_AT_SENDER)
     if facts.ended and facts.repeats_left:
@@ -195,13 +203,13 @@ def _repeatable(terms: Terms, facts: Facts, now: datetime, lookup: Lookup | None
     return _second_line(lookup, terms, facts, now, Rule.SENDER_MAY_WAKE)
 
 
-def _transactional(terms: Terms, facts: Facts, now: datetime) -> Move:
+def _transactional(line: Transactional, terms: Terms, facts: Facts, now: datetime) -> Move:
     if not facts.can_look:
         return Unknown(Rule.LOOKUP_MISSING)
-    if facts.answer is Answer.ABSENT and not facts.stopped:
-        return Dispatch(Rule.ROW_ABSENT) if facts.repeats_left else Unknown(Rule.REPEATS_USED_UP)
+    if facts.answer is Answer.ABSENT and facts.repeats_left and not facts.stopped:
+        return Dispatch(Rule.ROW_ABSENT)
     if facts.answer is Answer.ABSENT:
-        return _look(Lookup(settles_in=timedelta(0)), terms, facts, now)
+        return _look(Lookup(settles_in=line.settles_in), terms, facts, now)
     if facts.asks_left:
         return _when_due(facts, now, Ask(Rule.READ_ROW))
     return Unknown(Rule.CANNOT_TELL)
@@ -213,36 +221,50 @@ def _look(line: Lookup, terms: Terms, facts: Facts, now: datetime) -> Move:
         return Unknown(Rule.LOOKUP_MISSING)
     if facts.sender is None:
         return Observe(Rule.LOOK_AT_SENDER)
-    settled = _moment(facts.sender_since) + line.settles_in if facts.ended else None
-    may_land = settled is None or now < settled
-    if may_land and facts.answer is None and facts.asks_left > 1:
-        return Ask(Rule.LOOK_EARLY)
-    if settled is None:
+    if not facts.ended:
         return _look_while_unproven(terms, facts, now)
-    if may_land:
-        return Wait(settled, Rule.SETTLING)
-    if facts.answer is Answer.ABSENT and facts.asked_at is not None and facts.asked_at >= settled:
-        if facts.stopped:
-            return Reject(Rule.ABSENT_PROVEN)
-        return Dispatch(Rule.ABSENT_PROVEN) if facts.repeats_left else Unknown(Rule.REPEATS_USED_UP)
+    settled = _moment(facts.sender_since) + line.settles_in
+    if now < settled:
+        return Ask(Rule.LOOK_EARLY) if _may_look_early(facts) else Wait(settled, Rule.SETTLING)
+    if facts.answer is Answer.ABSENT and _moment(facts.asked_at) >= settled:
+        return _proven_absent(facts)
     if facts.asks_left:
         return _when_due(facts, now, Ask(Rule.LOOK_AGAIN))
     return Unknown(Rule.CANNOT_TELL)
+
+
+def _proven_absent(facts: Facts) -> Move:
+    """Every attempt is certainly not applied, so there is nothing unknown about the call."""
+    if facts.refused:
+        return Reject(Rule.DEFINITE_NO)
+    if facts.stopped or not facts.repeats_left:
+        return Reject(Rule.ABSENT_PROVEN)
+    return Dispatch(Rule.ABSENT_PROVEN)
 
 
 def _look_while_unproven(terms: Terms, facts: Facts, now: datetime) -> Move:
     """A sender may still wake: only a finding would settle, so the last look comes when the waiting is over."""
     due = _proof_due(terms, facts)
     if now < due:
-        return _await_proof(terms, facts, now)
-    if facts.asks_left and (facts.asked_at is None or facts.asked_at < due):
-        return Ask(Rule.LOOK_EARLY)
-    return Unknown(Rule.SENDER_MAY_WAKE)
+        return Ask(Rule.LOOK_EARLY) if _may_look_early(facts) else _await_proof(terms, facts, now)
+    looked = facts.answer is Answer.ABSENT and _moment(facts.asked_at) >= due
+    return _last_look(facts, now, Unknown(Rule.SENDER_MAY_WAKE), enough=looked)
 
 
 def _second_line(lookup: Lookup | None, terms: Terms, facts: Facts, now: datetime, otherwise: Rule) -> Move:
-    """The first line is no longer usable; the lookup behind it serves, or nobody can tell."""
-    return Unknown(otherwise) if lookup is None else _look(lookup, terms, facts, now)
+    """The first line is no longer usable; the lookup behind it serves, or nobody can tell.
+
+    A lookup whose settle time nobody declared proves no absence, but what it finds settles.
+    """
+    if lookup is not None:
+        return _look(lookup, terms, facts, now)
+    return _last_look(facts, now, Unknown(otherwise), enough=not facts.can_look or facts.answer is Answer.ABSENT)
+
+
+def _last_look(facts: Facts, now: datetime, otherwise: Unknown, *, enough: bool) -> Move:
+    if enough or not facts.asks_left:
+        return otherwise
+    return _when_due(facts, now, Ask(Rule.LAST_LOOK))
 
 
 def _may_still_ask(facts: Facts) -> bool:
@@ -250,10 +272,15 @@ def _may_still_ask(facts: Facts) -> bool:
     return facts.can_look and facts.answer is None and facts.asks_left > 0
 
 
+def _may_look_early(facts: Facts) -> bool:
+    """One look that may only find; the last that is permitted is kept for when absence counts."""
+    return facts.answer is None and facts.asks_left > 1
+
+
 def _await_proof(terms: Terms, facts: Facts, now: datetime) -> Move:
     """Look at a living sender again, after as long as has been waited already."""
-    since, seen = _moment(facts.sender_since), _moment(facts.sender_seen_at)
-    again = min(seen + max(seen - since, SHORTEST_LOOK), _proof_due(terms, facts))
+    since, seen, due = _moment(facts.sender_since), facts.sender_seen_at, _proof_due(terms, facts)
+    again = due if seen is None else min(seen + max(seen - since, SHORTEST_LOOK), due)
     return Wait(again, Rule.AWAIT_PROOF) if now < again else Observe(Rule.AWAIT_PROOF)
 
 

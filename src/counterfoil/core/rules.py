@@ -34,6 +34,11 @@ class Rule(StrEnum):
     INVALID_CALL = "invalid-call", "Unknown tool, or arguments that fail its schema: nothing is dispatched."
     VERIFY_FIRST = "verify-first", "The effect is looked up even before the first dispatch."
     VERIFIED_ABSENT = "verified-absent", "Looked up before the first dispatch, and not there."
+    MISMATCH = (
+        "mismatch",
+        "An effect stands under a key that this journal never sent, and was not shown to be of this very request.",
+    )
+    STOPPED = "stopped", "The run may dispatch nothing now; nothing of this call has left."
     UNVERIFIABLE = (
         "unverifiable",
         "The effect must be looked up before the first dispatch, and no lookup can.",
@@ -49,7 +54,7 @@ class Rule(StrEnum):
     OPERATOR = "operator", "A person settled it."
     ABSENT_PROVEN = (
         "absent-proven",
-        "Not there, asked after the last sender had ended and the provider's settle time was over.",
+        "Not there, asked after the last sender had ended and the provider's settle time was over: nothing happened.",
     )
     ROW_ABSENT = "row-absent", "The receipt row is not there; it is unique, so only one dispatch can commit."
 
@@ -67,6 +72,7 @@ class Rule(StrEnum):
     LOOKUP_FIRST = "lookup-first", "The author wants a look before a repeat."
     LOOK_EARLY = "look-early", "A first look: only a found effect counts yet."
     LOOK_AGAIN = "look-again", "Nothing can land any more, so the answer counts."
+    LAST_LOOK = "last-look", "A look before it is unknown: only a found effect counts."
     CHECK_OURS = "check-ours", "The provider says that it exists already: it may be our own first try."
     READ_ROW = "read-row", "The receipt row on the primary says whether the transaction committed."
 
@@ -90,7 +96,7 @@ class Rule(StrEnum):
     LOOKUP_MISSING = "lookup-missing", "The contract names a lookup that the flow at hand does not have."
     CANNOT_TELL = "cannot-tell", "The lookups were used up without an answer that counts."
     NOT_OURS = "not-ours", "Something holds our id and could not be shown to be ours."
-    REPEATS_USED_UP = "repeats-used-up", "The permitted repeats were used up without a receipt."
+    REPEATS_USED_UP = "repeats-used-up", "The permitted attempts were used up without a receipt."
     STOPPED_OPEN = "stopped-open", "The run was stopped: a repeat is forbidden, and nothing else can tell."
 
     # Why a run stands still.

@@ -56,6 +56,9 @@ from counterfoil.core.rules import Rule
 ENDED = (SenderProof.RELEASED, SenderProof.DEAD)
 """Proofs that a sender can send no more."""
 
+AFTER_END = (EvidenceTaken, MailRefused, IncidentRaised)
+"""All that may follow the end of a run: it raises the incident flag, and changes neither status nor result."""
+
 
 class Attempt(Struct, frozen=True, kw_only=True):
     """One dispatch of a call.
@@ -98,19 +101,22 @@ class CallState(Struct, frozen=True, kw_only=True):
     Args:
         id: its name inside the run.
         planned: as decided.
-        terms: what it was first sent under; None before that.
+        terms: what it was first sent under; None before that. With nothing open it is sent under those at hand.
         attempts: all dispatches, oldest first.
         refused: a definite no, if an attempt got one.
         exists: the provider said that an object with our id exists.
         asks: lookups since this life or the last dispatch began.
         answer: the last lookup's answer.
         asked_at: when that question left.
+        matches: what it found was shown to be made by this very request.
         found: what it found.
         found_unstored: what it found and could not store.
         retry_at: earliest moment of another try.
         request: digest of the first request's bytes, where the tool sent it through ``call.http``.
         unknown: under which rule it was declared unknown, if it stands so.
         outcome: how it was settled.
+        cleared: a person said that nothing happened, and that it is to be dispatched.
+        forgiven: attempts that a person closed; bounds on repeats count from there.
         changed_at: position of the last event about it.
     """
 
@@ -123,12 +129,15 @@ class CallState(Struct, frozen=True, kw_only=True):
     asks: int = 0
     answer: Answer | None = None
     asked_at: datetime | None = None
+    matches: bool = False
     found: Raw = NO_JSON
     found_unstored: Unstored | None = None
     retry_at: datetime | None = None
     request: str = ""
     unknown: Rule | None = None
     outcome: Outcome | None = None
+    cleared: bool = False
+    forgiven: int = 0
     changed_at: int = 0
 
     @property
@@ -138,14 +147,17 @@ class CallState(Struct, frozen=True, kw_only=True):
 
 
 class RunState(Struct, frozen=True, kw_only=True):
-    """What a run's events add up to."""
+    """What a run's events add up to.
+
+    ``verify_since``: when this life heard that the store had lost events: no call is believed never to have been sent.
+    """
 
     flow: FlowManifest
     input: Raw
     input_digest: str
     limits: Limits
     labels: dict[str, str]
-    verify_first: bool = False
+    verify_since: datetime | None = None
     position: int = 0
     life: int = 0
     incarnation: str = ""
@@ -182,7 +194,7 @@ class RunState(Struct, frozen=True, kw_only=True):
         return next((call for call in self.calls if call.id == name), None)
 
 
-def start_state(event: RunStarted) -> RunState:
+def start_state(recorded: Recorded, event: RunStarted) -> RunState:
     """Return the state after a run's first event."""
     return RunState(
         flow=event.flow,
@@ -190,8 +202,8 @@ def start_state(event: RunStarted) -> RunState:
         input_digest=event.input_digest,
         limits=event.limits,
         labels=event.labels,
-        verify_first=event.verify_first,
-        position=1,
+        verify_since=recorded.at if event.verify_first else None,
+        position=recorded.position,
     )
 
 
@@ -208,10 +220,12 @@ def apply(state: RunState | None, recorded: Recorded) -> RunState:
     """Return the state after one more event. Total over all events that `append` accepts."""
     event = recorded.event
     if isinstance(event, RunStarted):
-        return start_state(event)
+        return start_state(recorded, event)
     if state is None:
         raise ValueError(f"a run begins with run_started, not {type(event).__name__}")
     state = replace(state, position=recorded.position)
+    if state.ended is not None and not isinstance(event, AFTER_END):
+        return state
     match event:
         case Decided():
             return _decided(state, event, recorded.position)
@@ -229,7 +243,7 @@ def apply(state: RunState | None, recorded: Recorded) -> RunState:
         case TurnOpened():
             return replace(state, turn=event.turn, asks=event.ask, asking=True, calls=(), text="", paused=None)
         case LifeBegan():
-            return _life(state, event, recorded.fence)
+            return _life(state, event, recorded)
         case AskFailed():
             return replace(state, ask_failure=event)
         case AttemptEnded():
@@ -240,11 +254,13 @@ def apply(state: RunState | None, recorded: Recorded) -> RunState:
             calls = tuple(_observed(call, event, recorded.at) for call in state.calls)
             return replace(state, calls=calls)
         case LookedUp():
+            state = replace(state, incident=state.incident or event.answer is Answer.SEVERAL)
             return _on_call(state, event.call, recorded.position, lambda call: _looked_up(call, event))
         case Rejected():
             outcome = Outcome(kind="rejected", because=event.because, failure=event.failure)
             return _settle(state, event.call, recorded.position, outcome)
         case UnknownDeclared():
+            state = replace(state, incident=state.incident or event.because is Rule.MISMATCH)
             return _on_call(state, event.call, recorded.position, lambda call: replace(call, unknown=event.because))
         case VerdictGiven():
             return _verdict(state, event, recorded.position)
@@ -286,10 +302,11 @@ def _decided(state: RunState, event: Decided, position: int) -> RunState:
 def _dispatched(state: RunState, event: Dispatched, recorded: Recorded) -> RunState:
     def dispatch(call: CallState) -> CallState:
         attempt = Attempt(number=event.attempt, fence=recorded.fence, at=recorded.at, deadline=event.deadline)
+        earlier = _closed(call.attempts) if event.because is Rule.ABSENT_PROVEN else call.attempts
         return replace(
             call,
-            terms=call.terms or event.terms,
-            attempts=(*call.attempts, attempt),
+            terms=event.terms or call.terms,
+            attempts=(*earlier, attempt),
             request=call.request or event.request,
             **_NEW_QUESTION,
         )
@@ -304,6 +321,7 @@ _NEW_QUESTION: dict[str, object] = {
     "asks": 0,
     "answer": None,
     "asked_at": None,
+    "matches": False,
     "found": NO_JSON,
     "found_unstored": None,
     "retry_at": None,
@@ -311,7 +329,12 @@ _NEW_QUESTION: dict[str, object] = {
 }
 
 
-def _life(state: RunState, event: LifeBegan, fence: int) -> RunState:
+def _closed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    """None of them had its effect, nor will have."""
+    return tuple(replace(attempt, open=False) for attempt in attempts)
+
+
+def _life(state: RunState, event: LifeBegan, recorded: Recorded) -> RunState:
     """A new life asks everything anew: bounds on lookups start again, and so does the look at living senders."""
 
     def renew(call: CallState) -> CallState:
@@ -321,15 +344,15 @@ def _life(state: RunState, event: LifeBegan, fence: int) -> RunState:
             attempt if attempt.proof in ENDED else replace(attempt, proof=None, since=None, seen_at=None)
             for attempt in call.attempts
         )
-        unknown, exists = call.unknown, call.exists
-        return replace(call, attempts=attempts, **{**_NEW_QUESTION, "unknown": unknown, "exists": exists})
+        kept = {"unknown": call.unknown, "exists": call.exists, "cleared": call.cleared and not event.verify_first}
+        return replace(call, attempts=attempts, **{**_NEW_QUESTION, **kept})
 
     return replace(
         state,
         life=event.life,
         incarnation=event.incarnation,
-        fence=fence,
-        verify_first=state.verify_first or event.verify_first,
+        fence=recorded.fence,
+        verify_since=recorded.at if event.verify_first else state.verify_since,
         calls=tuple(renew(call) for call in state.calls),
         ask_failure=None,
         paused=None,
@@ -381,6 +404,7 @@ def _looked_up(call: CallState, event: LookedUp) -> CallState:
         asks=call.asks + 1,
         answer=event.answer,
         asked_at=event.asked_at,
+        matches=event.matches,
         found=event.result,
         found_unstored=event.unstored,
         retry_at=event.retry_at,
@@ -402,8 +426,8 @@ def _verdict(state: RunState, event: VerdictGiven, position: int) -> RunState:
 
 
 def _never_happened(call: CallState) -> CallState:
-    attempts = tuple(replace(attempt, open=False) for attempt in call.attempts)
-    return replace(call, attempts=attempts, refused=None, **_NEW_QUESTION)
+    attempts = _closed(call.attempts)
+    return replace(call, attempts=attempts, refused=None, cleared=True, forgiven=len(attempts), **_NEW_QUESTION)
 
 
 def _settle(state: RunState, name: str, position: int, outcome: Outcome) -> RunState:

@@ -186,7 +186,7 @@ class Driver:
             attempt=attempt,
             deadline=deadline,
             because=because,
-            terms=None if call.terms else terms,
+            terms=None if call.terms == terms else terms,
             request=request,
         )
 

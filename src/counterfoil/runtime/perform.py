@@ -301,8 +301,8 @@ def settle(state: CallState, because: Rule) -> tuple[Event, ...]:
 def reject(state: CallState, because: Rule) -> Rejected:
     """Return how a call is settled that certainly changed nothing."""
     failure = state.planned.invalid or state.refused
-    if because is Rule.ABSENT_PROVEN or failure is None:
-        failure = Failure(kind="NotApplied", message="it was stopped before it took effect")
+    if because in (Rule.ABSENT_PROVEN, Rule.REPEATS_USED_UP) or failure is None:
+        failure = Failure(kind="NotApplied", message=f"it did not happen ({because.says})")
     return Rejected(call=state.id, because=because, failure=failure)
 
 
