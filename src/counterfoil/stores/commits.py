@@ -183,6 +183,11 @@ def _busy(error: Exception) -> bool:
 
 def _answer(group: list[Work], results: list[Any]) -> None:
     """Wake each event loop once, with all that is for it."""
+    if len(group) == 1:
+        _, _, _, loop, future = group[0]
+        if loop is not None:
+            _send(loop, [(future, results[0], None)])
+        return
     loops: dict[Any, list[tuple[Any, Any, Exception | None]]] = {}
     for (_, _, _, loop, future), result in zip(group, results, strict=True):
         if loop is not None:
@@ -192,8 +197,10 @@ def _answer(group: list[Work], results: list[Any]) -> None:
 
 
 def _send(loop: Any, answers: list[tuple[Any, Any, Exception | None]]) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop is closed, so nobody waits any more.
+    try:
         loop.call_soon_threadsafe(_deliver, answers)
+    except RuntimeError:
+        return  # The loop is closed, so nobody waits any more.
 
 
 def _deliver(answers: list[tuple[Any, Any, Exception | None]]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from counterfoil.errors import CounterfoilError, JournalDamaged, StoreBusy, StoreUnavailable, UnsafeStore
 from counterfoil.stores.clock import Clock
 
-OLDEST_SQLITE = (3, 35, 0)  # RETURNING.
+OLDEST_SQLITE = (3, 24, 0)
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -27,7 +27,7 @@ def connect(path: Path, clock: Clock, busy_timeout: timedelta) -> sqlite3.Connec
         sqlite3.Error: anything else.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise UnsafeStore(f"SQLite {sqlite3.sqlite_version} is too old; 3.35 or newer is needed")
+        raise UnsafeStore(f"SQLite {sqlite3.sqlite_version} is too old; 3.24 or newer is needed")
     connection = sqlite3.connect(path, timeout=busy_timeout.total_seconds(), isolation_level=None)
     try:
         _set_up(connection, path)

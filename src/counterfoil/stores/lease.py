@@ -34,6 +34,11 @@ class Incarnation:
 
     It is bound to its incarnation. Whoever checks before a dispatch keeps the one under which the run was claimed: the
     store's next one says nothing about it.
+
+    Attributes:
+        file: the owner file, while it is held.
+        outlived: something that was dispatched may go on sending after its run was let go; closing the store does then
+            not say that it has ended, and only the end of the process proves it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -125,11 +130,6 @@ class LeaseKeeper:
         self.current = Incarnation(clock)
         self.past: list[Incarnation] = []
 
-    @property
-    def outlived(self) -> bool:
-        """Whether an attempt of any of its incarnations may still send."""
-        return any(incarnation.outlived for incarnation in (self.current, *self.past))
-
     def take(self, cursor: sqlite3.Cursor) -> bool:
         """Take a lease if there is none: a new owner file, a new row, durable. Return whether one was taken."""
         if self.current.alive():
@@ -183,16 +183,16 @@ class LeaseKeeper:
         if self._thread is not None:
             await self._thread.join()
 
-    def held(self) -> list[str]:
+    def held(self) -> list[Incarnation]:
         """Return all incarnations this store had whose owner files it still holds."""
-        return [one.incarnation for one in (*self.past, self.current) if one.file is not None]
+        return [one for one in (*self.past, self.current) if one.file is not None]
 
-    def let_go(self, *, remove: bool) -> None:
-        """Close the owner files of all incarnations this store had, and remove them if they are no longer needed."""
-        for incarnation in (*self.past, self.current):
-            if incarnation.file is not None:
-                owner.let_go(incarnation.file, remove=remove)
-                incarnation.file = None
+    def let_go(self, *, remove: bool, only: set[str] | None = None) -> None:
+        """Close the owner files of some incarnations, or all, and remove them if they are no longer needed."""
+        for one in self.held():
+            if one.file is not None and (only is None or one.incarnation in only):
+                owner.let_go(one.file, remove=remove)
+                one.file = None
 
     def _keep(self) -> None:
         connection: sqlite3.Connection | None = None  # In this frame only, as the writer's is.

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from counterfoil.errors import UnsafeStore
 from counterfoil.stores.clock import Clock
+from counterfoil.stores.protocol import Store
 from counterfoil.stores.sqlite import SqliteStore
 
 DEFAULT = "counterfoil.db"
@@ -23,7 +24,7 @@ def open_store(
     lease: timedelta = timedelta(seconds=30),
     namespace: bytes | str | None = None,
     clock: Clock | None = None,
-) -> SqliteStore:
+) -> Store:
     """Open the store at a place, and make it if it is not there.
 
     Args:

@@ -94,8 +94,8 @@ class Refused(Struct, frozen=True, kw_only=True):
     """The append was refused and nothing was written.
 
     Args:
-        why: ``fence`` or ``lease``: this worker may write no more. ``position``: the journal is longer than was thought.
-            ``mail``: there is mail that was not read.
+        why: ``fence`` or ``lease``: this worker may write no more. ``position``: the journal is longer than was
+            thought. ``mail``: there is mail that was not read.
         head: the head as it is now.
     """
 
@@ -176,16 +176,83 @@ class Damage(Struct, frozen=True, kw_only=True):
     what: str
 
 
-class Lease(Protocol):
-    """One worker incarnation's right to advance runs: made when the store is opened, renewed by a thread of its own.
+class LeaseInfo(Struct, frozen=True, kw_only=True):
+    """One incarnation's lease, for people.
 
-    An expired lease is never renewed. ``alive()`` is local: it compares a clock that counts suspended time with the
-    moment *before* the last renewal left, so it errs on the early side.
+    Args:
+        incarnation: its id.
+        proof: what is known of it now.
+        detail: host and pid.
+        pid_namespace: in which the pid means anything.
+        free_at: when its lease ends if it is not renewed (store time); None where it is over.
+        runs: how many runs it holds.
     """
+
+    incarnation: str
+    proof: SenderProof
+    detail: str
+    pid_namespace: str
+    free_at: datetime | None
+    runs: int
+
+
+class StoreInfo(Struct, frozen=True, kw_only=True):
+    """The facts of a store, for `doctor`.
+
+    Args:
+        place: where it is.
+        engine: what keeps it, with its version.
+        schema: number of its newest migration.
+        format: of its journals.
+        epoch: how often it was restored from a backup.
+        journal_mode: of the engine.
+        synchronous: how much of a commit is on the disk when it is acknowledged.
+        file_system: its type, or empty where the platform does not tell.
+        bytes_used: by file.
+        bytes_free: on its disk.
+        runs: how many, by status.
+        incidents: runs with an incident.
+        tombstones: pruned runs.
+        leases: all that are known.
+    """
+
+    place: str
+    engine: str
+    schema: int
+    format: int
+    epoch: int
+    journal_mode: str
+    synchronous: str
+    file_system: str
+    bytes_used: dict[str, int]
+    bytes_free: int
+    runs: dict[str, int]
+    incidents: int
+    tombstones: int
+    leases: tuple[LeaseInfo, ...]
+
+
+class Lease(Protocol):
+    """One worker incarnation's right to advance runs: taken with the first claim, renewed by a thread of its own.
+
+    It is bound to its incarnation: an expired lease is never renewed, and the store's next one is another object.
+    Whoever checks ``alive()`` before a dispatch keeps the lease under which the run was claimed. ``alive()`` is local:
+    it compares a clock that counts suspended time with the moment *before* the last renewal left, so it errs on the
+    early side.
+    """
+
+    outlived: bool
+    """Set once a thread may outlive the store: its owner lock is then kept until the process ends, and no close says
+    that it was released."""
 
     @property
     def incarnation(self) -> str:
         """Random, never reused."""
+        ...
+
+    @property
+    def owner_fd(self) -> int | None:
+        """Descriptor of the owner lock, for children that must hold it too; None where there is none."""
         ...
 
     def alive(self) -> bool:
@@ -203,7 +270,7 @@ class Store(Protocol):
 
     @property
     def lease(self) -> Lease:
-        """This process incarnation's lease."""
+        """This process incarnation's lease, the newest if one was lost."""
         ...
 
     def now(self) -> datetime:
@@ -211,7 +278,10 @@ class Store(Protocol):
         ...
 
     async def start(self, head: Head, first: Entry) -> Head | Tombstone:
-        """Write a run's head and first event; return the head. Where the id is known, write nothing and return what is there."""
+        """Write a run's head and first event; return the head.
+
+        Where the id is known, write nothing and return what is there.
+        """
         ...
 
     async def head(self, run_id: str) -> Head | Tombstone | None:
@@ -222,6 +292,7 @@ class Store(Protocol):
         """Return the events after a position, checked against their hash chain and (from 0) the head.
 
         Raises:
+            NoSuchRun: there is no such run.
             JournalDamaged: naming the first event that is missing, changed or torn.
         """
         ...
@@ -236,14 +307,16 @@ class Store(Protocol):
         ...
 
     async def claim(self, run_id: str) -> Claimed | Owned | None:
-        """Take the run, if nobody holds it or its holder's lease is over or its holder is dead; None if there is no such run.
+        """Take the run, if nobody holds it or its holder's lease is over or its holder is dead; None: no such run.
 
-        Counts a life and grows the fence in the same write.
+        Counts a life and grows the fence in the same write. A run that this incarnation holds already is `Owned`: a
+        second resume must not run beside the first. A lost lease is replaced first, as by `renew`. A claim that is
+        cancelled is given back.
         """
         ...
 
     async def renew(self) -> bool:
-        """Take a new incarnation after the lease was lost; return whether a new one was needed."""
+        """Take a new incarnation after the lease was lost, or the first; return whether one was needed."""
         ...
 
     async def release(self, run_id: str, *, fence: int) -> None:
@@ -251,7 +324,7 @@ class Store(Protocol):
         ...
 
     async def observe(self, incarnation: str) -> Observation:
-        """Look whether an incarnation still lives: `released`, `dead`, `alive` or `expired`, never guessed from a pid."""
+        """Look whether an incarnation still lives: `released`, `dead`, `alive`, `expired`; never guessed from a pid."""
         ...
 
     async def post(self, run_id: str, item_id: str, body: bytes) -> int:
@@ -266,22 +339,40 @@ class Store(Protocol):
         """Return the items after a mark, oldest first."""
         ...
 
-    async def find(
-        self, *, status: Sequence[Status] = (), flow: str | None = None, limit: int = 1000
-    ) -> list[Head]:
+    async def find(self, *, status: Sequence[Status] = (), flow: str | None = None, limit: int = 1000) -> list[Head]:
         """Return heads, newest first."""
         ...
 
-    async def prune(self, *, older_than: timedelta, keep_keys: bool = True) -> int:
-        """Turn terminal runs without incident or open obligation into tombstones; return how many."""
+    async def prune(
+        self, *, older_than: timedelta, keep_keys: bool = True, forget_after: timedelta | None = None
+    ) -> int:
+        """Turn terminal runs without incident, open obligation or unread mail into tombstones; return how many.
+
+        ``forget_after``: how old a tombstone of a run without effects may become; the others stay for good.
+        """
         ...
 
     async def verify(self, run_id: str | None = None) -> list[Damage]:
         """Check hash chains, gaps and heads of one run or all; return what is broken, by name."""
         ...
 
-    async def close(self) -> None:
-        """Release what is held and close."""
+    async def restored(self) -> int:
+        """Note that the store was restored from a backup; return the new epoch.
+
+        Every owner from before loses its runs and its lease, and open runs look up before they dispatch.
+        """
+        ...
+
+    async def info(self) -> StoreInfo:
+        """Return the facts that `doctor` shows."""
+        ...
+
+    async def close(self, *, attempts_ended: bool = True) -> None:
+        """Release what is held and close.
+
+        ``attempts_ended``: nothing that was dispatched can still send. If not, nobody takes this worker for released,
+        and only the end of the process proves its death.
+        """
         ...
 
 

@@ -79,8 +79,7 @@ def recorded(run_id: str, rows: Iterable[Row], after: int, link_before: bytes) -
         position += 1
         if at != position:
             raise JournalDamaged(f"run {run_id}: event {position} is missing")
-        link_before = link(link_before, position, at_us, fence, body)
-        if link_before != its_link:
+        if not isinstance(body, bytes) or (link_before := link(link_before, position, at_us, fence, body)) != its_link:
             raise JournalDamaged(f"run {run_id}: event {position} ({kind}) was changed after it was written")
         try:
             event = decode(body)

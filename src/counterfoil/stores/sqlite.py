@@ -13,19 +13,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-import msgspec
-
 from counterfoil.core.codec import from_micros, to_micros
 from counterfoil.core.events import Recorded, SenderProof, Status
-from counterfoil.errors import JournalDamaged, LeaseLost, NoSuchRun, StoreUnavailable, UnsafeStore
-from counterfoil.stores import migrate, rows, sql
+from counterfoil.errors import JournalDamaged, StoreUnavailable, UnsafeStore
+from counterfoil.stores import inspection, migrate, retention, sql
 from counterfoil.stores.clock import Clock, SystemClock
 from counterfoil.stores.commits import ALONE, READ, WRITE, Commits
 from counterfoil.stores.connection import close, connect, translate
-from counterfoil.stores.lease import Incarnation, LeaseKeeper, Sight, sight
+from counterfoil.stores.filesystem import MOUNTS, refuse_remote
+from counterfoil.stores.lease import Incarnation, LeaseKeeper, Sight
 from counterfoil.stores.protocol import (
     Appended,
     Claimed,
+    Damage,
     Entry,
     Head,
     HeadChange,
@@ -33,12 +33,12 @@ from counterfoil.stores.protocol import (
     Observation,
     Owned,
     Refused,
+    StoreInfo,
     Tombstone,
 )
+from counterfoil.stores.tables import Tables
 
-FENCE_BITS = 40
-"""The low bits of a fence count owners; the bits above are the store's epoch."""
-_OWNERS = (1 << FENCE_BITS) - 1
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class SqliteStore:
@@ -50,6 +50,7 @@ class SqliteStore:
         namespace: under which keys are minted; random when the store is made, and kept in it.
         clock: for tests.
         busy_timeout: how long a write waits for another process before it is `StoreBusy`.
+        mounts: the kernel's list of mounts; for tests.
 
     Raises:
         UnsafeStore, FormatTooNew, JournalDamaged, StoreUnavailable: it cannot be opened, and nothing was written.
@@ -65,15 +66,19 @@ class SqliteStore:
         namespace: bytes | str | None = None,
         clock: Clock | None = None,
         busy_timeout: timedelta = timedelta(seconds=5),
+        mounts: Path = MOUNTS,
     ) -> None:
         self.path = Path(path).resolve()
         self._clock = clock if clock is not None else SystemClock()
+        self._boot_id = self._clock.boot_id()
+        self._mounts = mounts
         self._pid = os.getpid()
         self._closed = False
+        refuse_remote(self.path, mounts)
         self._namespace = self._prepare(namespace, busy_timeout)
-        self._sql = self.statements
+        self._tables = Tables(self.path, self._clock, self.statements)
         self._commits = Commits(self.path, self._clock, busy_timeout)
-        self._keeper = LeaseKeeper(self.path, self._clock, lease, self._commits, self._sql)
+        self._keeper = LeaseKeeper(self.path, self._clock, lease, self._commits, self.statements)
         weakref.finalize(self, _abandon, self._pid, self._commits, self._keeper)
 
     def _prepare(self, namespace: bytes | str | None, busy_timeout: timedelta) -> bytes:
@@ -104,38 +109,32 @@ class SqliteStore:
 
     @property
     def commits(self) -> int:
-        """Transactions that this store has committed for its callers."""
+        """Group commits of writes so far."""
         return self._commits.count
 
     def now(self) -> datetime:
         """Return store time, in UTC."""
         return from_micros(self._clock.now_us())
 
-    # Writing events.
-
     async def start(self, head: Head, first: Entry) -> Head | Tombstone:
         """Write a run's head and first event; where the id is known, write nothing and return what is there."""
-        if first.position != 1:
-            raise ValueError(f"a run's first event has position 1, not {first.position}")
-        found: Head | Tombstone = await self._call(WRITE, self._start, head, first)
+        found: Head | Tombstone = await self._call(WRITE, self._tables.start, head, first)
         return found
 
-    def _start(self, cursor: sqlite3.Cursor, head: Head, first: Entry) -> Head | Tombstone:
-        known = self._head(cursor, head.run_id)
-        if known is not None:
-            return known
-        now_us = self._clock.now_us()
-        due_us = None if head.due is None else to_micros(head.due)
-        labels = msgspec.json.encode(head.labels)
-        changing = (1, first.link, head.status.value, due_us, int(head.incident), now_us)
-        fixed = (head.run_id, head.flow, head.entry, head.fingerprint, head.input_digest, labels)
-        row = (*changing, int(head.verify_first), now_us, *fixed)
-        ((run_no,),) = cursor.execute(self._sql["insert_run"], row).fetchall()
-        event = (run_no, 1, first.at_us, 0, first.kind, first.link, first.body)
-        cursor.execute(self._sql["insert_event"], event)
-        made = self._head(cursor, head.run_id)
-        assert made is not None
-        return made
+    async def head(self, run_id: str) -> Head | Tombstone | None:
+        """Return a run's head, or what pruning left of it, or None."""
+        found: Head | Tombstone | None = await self._call(READ, self._tables.head, run_id)
+        return found
+
+    async def events(self, run_id: str, after: int = 0) -> list[Recorded]:
+        """Return the events after a position, checked against their hash chain and the head.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            JournalDamaged: naming the first event that is missing, changed or torn.
+        """
+        found: list[Recorded] = await self._call(READ, self._tables.events, run_id, after)
+        return found
 
     async def append(
         self, run_id: str, *, fence: int, at: int, mail: int, entries: Sequence[Entry], head: HeadChange
@@ -152,85 +151,9 @@ class SqliteStore:
         last = entries[-1]
         me = self._keeper.current.incarnation
         change = (position, last.link, head.status.value, due_us, int(head.incident), last.at_us)
-        check = (run_id, fence, at, mail, me, me, self._clock.boot_id())
-        written: Appended | Refused = await self._call(WRITE, self._append, change + check, entries)
+        check = (run_id, fence, at, mail, me, me, self._boot_id)
+        written: Appended | Refused = await self._call(WRITE, self._tables.append, change + check, entries)
         return written
-
-    def _append(self, cursor: sqlite3.Cursor, update: tuple[Any, ...], entries: Sequence[Entry]) -> Appended | Refused:
-        updated = cursor.execute(self._sql["append"], update).fetchall()
-        if not updated:
-            return self._why_not(cursor, update, entries)
-        run_no, fence, insert = updated[0][0], update[7], self._sql["insert_event"]
-        for entry in entries:
-            event = (run_no, entry.position, entry.at_us, fence, entry.kind, entry.link, entry.body)
-            cursor.execute(insert, event)
-        return Appended(position=update[0])
-
-    def _why_not(self, cursor: sqlite3.Cursor, update: tuple[Any, ...], entries: Sequence[Entry]) -> Appended | Refused:
-        run_id, fence, at, mail, me = update[6:11]
-        row = self._run(cursor, run_id)
-        head = rows.head_of(row)
-        if head.fence != fence:
-            return Refused(why="fence", head=head)
-        if head.owner != me or self._sight(cursor, me).over:
-            return Refused(why="lease", head=head)
-        if head.position != at:
-            written = cursor.execute(self._sql["written"], (row[0], at, len(entries))).fetchall()
-            if written == [(entry.position, fence, entry.link) for entry in entries]:
-                return Appended(position=update[0])  # It was written before, and only the acknowledgement was lost.
-            return Refused(why="position", head=head)
-        if head.mail != mail:
-            return Refused(why="mail", head=head)
-        raise JournalDamaged(f"run {run_id}: an append was refused, and nothing about it is wrong")
-
-    # Reading.
-
-    async def head(self, run_id: str) -> Head | Tombstone | None:
-        """Return a run's head, or what pruning left of it, or None."""
-        found: Head | Tombstone | None = await self._call(READ, self._head, run_id)
-        return found
-
-    def _head(self, cursor: sqlite3.Cursor, run_id: str) -> Head | Tombstone | None:
-        row = cursor.execute(self._sql["head"], (run_id,)).fetchone()
-        if row is not None:
-            return rows.head_of(row)
-        row = cursor.execute(self._sql["tombstone"], (run_id,)).fetchone()
-        return None if row is None else rows.tombstone_of(row)
-
-    def _run(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[Any, ...]:
-        row: tuple[Any, ...] | None = cursor.execute(self._sql["head"], (run_id,)).fetchone()
-        if row is None:
-            raise NoSuchRun(f"there is no run {run_id!r} in {self.path}")
-        return row
-
-    async def events(self, run_id: str, after: int = 0) -> list[Recorded]:
-        """Return the events after a position, checked against their hash chain and the head.
-
-        Raises:
-            NoSuchRun: there is no such run.
-            JournalDamaged: naming the first event that is missing, changed or torn.
-        """
-        found: list[Recorded] = await self._call(READ, self._events, run_id, after)
-        return found
-
-    def _events(self, cursor: sqlite3.Cursor, run_id: str, after: int) -> list[Recorded]:
-        row = self._run(cursor, run_id)
-        stored = cursor.execute(self._sql["events"], (row[0], after)).fetchall()
-        link = rows.start_link(run_id, after, stored)
-        found, link = rows.recorded(run_id, stored, after, link)
-        rows.meets_head(rows.head_of(row), after + len(found), link)
-        return found
-
-    async def find(self, *, status: Sequence[Status] = (), flow: str | None = None, limit: int = 1000) -> list[Head]:
-        """Return heads, newest first."""
-        found: list[Head] = await self._call(READ, self._find, tuple(status), flow, limit)
-        return found
-
-    def _find(self, cursor: sqlite3.Cursor, status: tuple[Status, ...], flow: str | None, limit: int) -> list[Head]:
-        wanted = (len(status), msgspec.json.encode(status).decode(), int(flow is not None), flow, limit)
-        return [rows.head_of(row) for row in cursor.execute(self._sql["heads"], wanted)]
-
-    # Owning runs.
 
     async def claim(self, run_id: str) -> Claimed | Owned | None:
         """Take the run, if nobody holds it or its holder's lease is over or its holder is dead; None: no such run.
@@ -241,44 +164,12 @@ class SqliteStore:
         taken: list[int] = []
         me = self._keeper.current.incarnation
         try:
-            claimed: Claimed | Owned | None = await self._call(WRITE, self._claim, run_id, me, taken)
+            claimed: Claimed | Owned | None = await self._call(WRITE, self._tables.claim, run_id, me, taken)
         except BaseException:
             # Nobody learns that the run was taken (cancelled, or a lost acknowledgement), so it is given up again.
-            self._commits.send(WRITE, self._give_back, run_id, me, taken)
+            self._commits.send(WRITE, self._tables.give_back, run_id, me, taken)
             raise
         return claimed
-
-    def _claim(self, cursor: sqlite3.Cursor, run_id: str, me: str, taken: list[int]) -> Claimed | Owned | None:
-        row = cursor.execute(self._sql["head"], (run_id,)).fetchone()
-        if row is None:
-            return None
-        if self._sight(cursor, me).over:
-            raise LeaseLost(f"the lease was lost while run {run_id} was being claimed")
-        run_no, fence, holder = row[0], row[8], row[9]
-        seen = self._sight(cursor, holder) if holder else None
-        if seen is not None and not seen.over:
-            return Owned(owner=holder, proof=seen.proof, detail=seen.detail, free_at=seen.free_at)
-        if seen is not None:
-            self._record_death(cursor, holder, seen)
-        epoch = cursor.execute(self._sql["epoch"]).fetchone()[0]
-        next_fence = (epoch << FENCE_BITS) | ((fence & _OWNERS) + 1)
-        change = (next_fence, me, self._clock.now_us(), run_no, fence, holder)
-        changed = cursor.execute(self._sql["claim"], change).rowcount
-        assert changed == 1
-        cursor.execute(self._sql["insert_life"], (run_no, next_fence, me))
-        taken[:] = [next_fence]
-        head = self._head(cursor, run_id)
-        assert isinstance(head, Head)
-        return Claimed(head=head, previous=holder, proof=None if seen is None else seen.proof)
-
-    def _give_back(self, cursor: sqlite3.Cursor, run_id: str, me: str, taken: list[int]) -> None:
-        for fence in taken:
-            cursor.execute(self._sql["release"], (run_id, fence, me))
-
-    async def release(self, run_id: str, *, fence: int) -> None:
-        """Give the run up, if it is still ours under this fence."""
-        me = self._keeper.current.incarnation
-        await self._call(WRITE, self._give_back, run_id, me, [fence])
 
     async def renew(self) -> bool:
         """Take a new incarnation after the lease was lost, or the first; return whether one was needed."""
@@ -287,25 +178,20 @@ class SqliteStore:
         taken: bool = await self._call(ALONE, self._keeper.take)
         return taken
 
+    async def release(self, run_id: str, *, fence: int) -> None:
+        """Give the run up, if it is still ours under this fence."""
+        me = self._keeper.current.incarnation
+        await self._call(WRITE, self._tables.give_back, run_id, me, [fence])
+
     async def observe(self, incarnation: str) -> Observation:
         """Look whether an incarnation still lives: `released`, `dead`, `alive` or `expired`, never guessed from a pid.
 
         A death is recorded, so that later observers agree even when the owner file is gone.
         """
-        seen: Sight = await self._call(READ, self._sight, incarnation)
+        seen: Sight = await self._call(READ, self._tables.sight, incarnation)
         if seen.proof is SenderProof.DEAD and not seen.recorded:
-            await self._call(WRITE, self._record_death, incarnation, seen)
+            await self._call(WRITE, self._tables.record_death, incarnation, seen)
         return Observation(proof=seen.proof, detail=seen.detail)
-
-    def _sight(self, cursor: sqlite3.Cursor, incarnation: str) -> Sight:
-        return sight(cursor.execute(self._sql["lease"], (incarnation,)).fetchone(), self._clock)
-
-    def _record_death(self, cursor: sqlite3.Cursor, incarnation: str, seen: Sight) -> None:
-        if seen.proof is SenderProof.DEAD and not seen.recorded:
-            ended = (SenderProof.DEAD.value, self._clock.now_us(), incarnation)
-            cursor.execute(self._sql["end_lease"], ended)
-
-    # The mailbox.
 
     async def post(self, run_id: str, item_id: str, body: bytes) -> int:
         """Put an item into a run's mailbox, grow its mark and wake it, in one transaction; return the mark. Unfenced.
@@ -313,32 +199,68 @@ class SqliteStore:
         Raises:
             NoSuchRun: there is no such run.
         """
-        mark: int = await self._call(WRITE, self._post, run_id, item_id, body)
+        mark: int = await self._call(WRITE, self._tables.post, run_id, item_id, body)
         return mark
-
-    def _post(self, cursor: sqlite3.Cursor, run_id: str, item_id: str, body: bytes) -> int:
-        row = self._run(cursor, run_id)
-        run_no, mark = row[0], row[10] + 1
-        known = cursor.execute(self._sql["posted"], (run_no, item_id)).fetchone()
-        if known is not None:
-            return int(known[0])
-        now_us = self._clock.now_us()
-        cursor.execute(self._sql["insert_mail"], (run_no, mark, item_id, now_us, body))
-        cursor.execute(self._sql["mark"], (mark, now_us, run_no))
-        return int(mark)
 
     async def mail(self, run_id: str, after: int) -> list[Mail]:
         """Return the items after a mark, oldest first."""
-        found: list[Mail] = await self._call(READ, self._mail, run_id, after)
+        found: list[Mail] = await self._call(READ, self._tables.mail, run_id, after)
         return found
 
-    def _mail(self, cursor: sqlite3.Cursor, run_id: str, after: int) -> list[Mail]:
-        return [
-            Mail(number=number, item_id=item_id, body=body, posted_at=from_micros(posted_us))
-            for number, item_id, body, posted_us in cursor.execute(self._sql["mail"], (run_id, after))
-        ]
+    async def find(self, *, status: Sequence[Status] = (), flow: str | None = None, limit: int = 1000) -> list[Head]:
+        """Return heads, newest first."""
+        found: list[Head] = await self._call(READ, self._tables.find, tuple(status), flow, limit)
+        return found
 
-    # Ending.
+    async def prune(
+        self, *, older_than: timedelta, keep_keys: bool = True, forget_after: timedelta | None = None
+    ) -> int:
+        """Turn ended runs without incident, open obligation or unread mail into tombstones; return how many.
+
+        Args:
+            older_than: how long nothing may have happened to a run.
+            keep_keys: keep the keys of its calls in the tombstone.
+            forget_after: how old a tombstone of a run *without effects* may become; None: as old as the store. Those
+                of runs with effects stay for good.
+        """
+        before_us = self._clock.now_us() - older_than // _MICROSECOND
+        count = 0
+        for run_id in await self._call(READ, retention.prunable, self._tables, before_us):
+            count += await self._call(WRITE, _bury, self._tables, run_id, before_us, keep_keys)
+        if forget_after is not None:
+            before_us = self._clock.now_us() - forget_after // _MICROSECOND
+            await self._call(WRITE, retention.forget, self._tables, before_us)
+        ended = await self._call(WRITE, retention.ended_leases, self._tables, self._keeper.current.incarnation)
+        if ended:
+            await self._call(WRITE, retention.forget_leases, self._tables, ended)
+        return count
+
+    async def verify(self, run_id: str | None = None) -> list[Damage]:
+        """Check hash chains, gaps and heads of one run or all (then the file too); return what is broken, by name."""
+        found: list[Damage] = []
+        try:
+            ids = [run_id] if run_id is not None else await self._call(READ, inspection.run_ids, self._tables)
+            for each in ids:
+                found += await self._call(READ, inspection.damage, self._tables, each)
+            if run_id is None:
+                found += await self._call(READ, inspection.stray, self._tables)
+        except JournalDamaged as error:
+            found.append(Damage(run_id=run_id or "", position=0, what=f"the file: {error.message}"))
+        return found
+
+    async def restored(self) -> int:
+        """Note that this file was restored from a backup; return the new epoch.
+
+        Every owner from before loses its runs and its lease, and open runs look up before they dispatch.
+        """
+        me = self._keeper.current.incarnation
+        epoch: int = await self._call(WRITE, self._tables.restored, me)
+        return epoch
+
+    async def info(self) -> StoreInfo:
+        """Return the facts that `doctor` shows."""
+        found: StoreInfo = await self._call(READ, inspection.info, self._tables, self._mounts)
+        return found
 
     async def close(self, *, attempts_ended: bool = True) -> None:
         """Give all runs up and close. It may be called again.
@@ -355,22 +277,15 @@ class SqliteStore:
             await self._commits.join()
             return
         await self._keeper.join()
+        held = [(one.incarnation, attempts_ended and not one.outlived) for one in self._keeper.held()]
         try:
-            if held := self._keeper.held():
-                await self._commits.call(WRITE, self._give_all_back, held, attempts_ended)
+            if held:
+                await self._commits.call(WRITE, self._tables.give_all_back, held)
         except (StoreUnavailable, JournalDamaged):
-            attempts_ended = False  # Nothing was given up: the lock stays, and its end will prove what it can.
+            held = []  # Nothing was given up: the locks stay, and their end will prove what it can.
         finally:
             await self._commits.join()
-        if attempts_ended:
-            self._keeper.let_go(remove=True)
-
-    def _give_all_back(self, cursor: sqlite3.Cursor, held: list[str], attempts_ended: bool) -> None:  # noqa: FBT001 - work takes its arguments by position
-        for incarnation in held:
-            cursor.execute(self._sql["release_all"], (incarnation,))
-            if attempts_ended:
-                ended = (SenderProof.RELEASED.value, self._clock.now_us(), incarnation)
-                cursor.execute(self._sql["end_lease"], ended)
+        self._keeper.let_go(remove=True, only={incarnation for incarnation, ended in held if ended})
 
     async def _call(self, mode: int, function: Callable[..., Any], *args: Any) -> Any:
         if os.getpid() != self._pid:
@@ -380,12 +295,16 @@ class SqliteStore:
         return await self._commits.call(mode, function, *args)
 
     def _refuse_child(self) -> NoReturn:
-        """A child that acts has noticed that it is one: it lets go of the lock that it inherited."""
+        """Refuse; a child that acts has noticed that it is one, and lets go of the lock that it inherited."""
         self._keeper.let_go(remove=False)
         raise UnsafeStore(
             f"{self.path} was opened by process {self._pid}; its forked child {os.getpid()} cannot use it",
             remedy="Open the store again in the child, after the fork.",
         )
+
+
+def _bury(cursor: sqlite3.Cursor, tables: Tables, run_id: str, before_us: int, keep_keys: bool) -> bool:  # noqa: FBT001 - work takes its arguments by position
+    return retention.bury(cursor, tables, run_id, before_us, keep_keys=keep_keys)
 
 
 def _abandon(pid: int, commits: Commits, keeper: LeaseKeeper) -> None:

@@ -8,18 +8,17 @@ WHERE run_id = ? AND fence = ? AND position = ? AND mail = ? AND owner = ?
   AND EXISTS (
     SELECT 1 FROM leases
     WHERE incarnation = ? AND boot_id = ? AND ended = '' AND expires_us > boottime_us()
-  )
-RETURNING run_no;
+  );
 
 -- name: insert_event
-INSERT INTO events (run_no, position, at_us, fence, kind, link, body) VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO events (run_no, position, at_us, fence, kind, link, body)
+VALUES ((SELECT run_no FROM runs WHERE run_id = ?), ?, ?, ?, ?, ?, ?);
 
 -- name: insert_run
 INSERT INTO runs (
   position, link, status, due_us, incident, updated_us, verify_first, created_us,
   run_id, flow, entry, fingerprint, input_digest, labels
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-RETURNING run_no;
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: head
 SELECT run_no, run_id, flow, entry, fingerprint, status, position, link, fence, owner, mail, due_us, lives,
@@ -91,3 +90,71 @@ FROM leases ORDER BY taken_us, incarnation;
 
 -- name: end_lease
 UPDATE leases SET ended = ?, ended_us = ? WHERE incarnation = ? AND ended = '';
+
+-- name: raise_epoch
+UPDATE meta SET value = ? WHERE name = 'epoch';
+
+-- Every fence moves to the new epoch, so that no owner from before the restore can write.
+-- name: refence
+UPDATE runs SET fence = ? | (fence & ?), owner = '';
+
+-- name: void_leases
+UPDATE leases SET expires_us = 0 WHERE ended = '' AND incarnation <> ?;
+
+-- name: verify_open_runs
+UPDATE runs SET verify_first = 1 WHERE status NOT IN ('completed', 'failed', 'cancelled');
+
+-- name: prunable
+SELECT run_id FROM runs
+WHERE status IN ('completed', 'failed', 'cancelled') AND incident = 0 AND updated_us < ?
+ORDER BY run_no;
+
+-- name: insert_tombstone
+INSERT INTO tombstones (run_id, flow, input_digest, status, output, keys, effects, pruned_us)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: delete_events
+DELETE FROM events WHERE run_no = ?;
+
+-- name: delete_mailbox
+DELETE FROM mailbox WHERE run_no = ?;
+
+-- name: delete_lives
+DELETE FROM lives WHERE run_no = ?;
+
+-- name: delete_run
+DELETE FROM runs WHERE run_no = ?;
+
+-- Those of runs with effects stay for good.
+-- name: forget_tombstones
+DELETE FROM tombstones WHERE effects = 0 AND pruned_us < ?;
+
+-- name: unnamed_leases
+SELECT incarnation, boot_id, expires_us, ended, host, pid, pid_namespace, owner_file, device, inode, token, taken_us
+FROM leases
+WHERE incarnation <> ? AND incarnation NOT IN (SELECT incarnation FROM lives)
+  AND incarnation NOT IN (SELECT owner FROM runs WHERE owner <> '');
+
+-- name: delete_lease
+DELETE FROM leases WHERE incarnation = ? AND ended <> '';
+
+-- name: run_ids
+SELECT run_id FROM runs ORDER BY run_no;
+
+-- name: mailbox_span
+SELECT count(*), coalesce(min(number), 1), coalesce(max(number), 0) FROM mailbox WHERE run_no = ?;
+
+-- name: stray_events
+SELECT DISTINCT run_no FROM events WHERE run_no NOT IN (SELECT run_no FROM runs);
+
+-- name: meta
+SELECT name, value FROM meta;
+
+-- name: count_runs
+SELECT status, count(*), sum(incident) FROM runs GROUP BY status;
+
+-- name: count_tombstones
+SELECT count(*) FROM tombstones;
+
+-- name: count_owned
+SELECT owner, count(*) FROM runs WHERE owner <> '' GROUP BY owner;
