@@ -137,7 +137,7 @@ class Bounds(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     timeout: timedelta = timedelta(seconds=60)
-    repeats: int = 5
+    repeats: int = 8
     lookups: int = 8
     proof_within: timedelta = timedelta(minutes=2)
 
