@@ -173,6 +173,7 @@ class Journal:
                 self.state = self._advance(self.state, recorded)
                 at_us, body = to_micros(recorded.at), encode(recorded.event)
                 self._link = link(self._link, recorded.position, at_us, recorded.fence, body)
+                facts = [fact for fact in facts if encode(fact) != body]  # a cancelled commit of ours did arrive
             self._durable = (self.state, len(self.history), self.decided)
         for fact in facts:
             self.note(fact, fact=True)

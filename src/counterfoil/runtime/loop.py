@@ -107,6 +107,7 @@ class Driver:
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[tuple[str, int] | str | None, asyncio.Task[None]] = {}
         self._strays: set[tuple[str, int]] = set()
+        self._entered: set[tuple[str, int]] = set()
         self._leaving = False
         self._linger_until: datetime | None = None
         self._input = journal.input_value
@@ -258,14 +259,16 @@ class Driver:
                 left = min(left, (until - self.journal.store.now()).total_seconds())
             try:
                 async with asyncio.timeout(max(left, 0.001)):
-                    await self._take(await self._inbox.get())
-                break
+                    message = await self._inbox.get()
             except TimeoutError:
                 if await self.journal.has_mail():
                     await self.journal.drain_mail()
                     return
                 if until is not None and self.journal.store.now() >= until:
                     return
+            else:
+                await self._take(message)
+                break
         while not self._inbox.empty():
             await self._take(self._inbox.get_nowait())
 
@@ -274,8 +277,6 @@ class Driver:
             case Ended(what=what, events=events):
                 self._tasks.pop(what, None)
                 for event in events:
-                    if isinstance(event, AttemptEnded) and event.running:
-                        self._strays.add((event.call, event.attempt))
                     self._learn(event)
             case Late(event=Receipt() | AttemptEnded() as event):
                 self._strays.discard((event.call, event.attempt))
@@ -308,11 +309,16 @@ class Driver:
         if refusal is None and call is not None:
             because = may_dispatch(self.journal.state, self.view, call, self.journal.store.now())
             self._note(self.dispatched(call, mark.attempt, because or Rule.NEVER_SENT, mark.request), fact=False)
-            if not await self.journal.commit():
-                refusal = "the run changed meanwhile"
+            try:
+                if not await self.journal.commit():
+                    refusal = "the run changed meanwhile"
+            except BaseException:
+                if not mark.answer.done():  # the tool must not wait for a mark that will never come
+                    mark.answer.set_exception(DispatchRefused("the mark could not be written"))
+                raise
         if refusal is None and not self.journal.lease.alive():
             refusal = "the lease is about to end"
-        if mark.answer.cancelled():
+        if mark.answer.done():
             return
         if refusal is None:
             mark.answer.set_result(None)
@@ -336,6 +342,7 @@ class Driver:
             case ForCall(move=Ask(because=because)):
                 self._spawn(action.call.id, self.look_up(action.call, because))
             case ForCall():
+                self._entered.add((action.call.id, action.attempt))
                 self._spawn((action.call.id, action.attempt), self._attempt(action))
 
     def _spawn(self, what: tuple[str, int] | str | None, work: Coroutine[None, None, tuple[Event, ...]]) -> None:
@@ -364,6 +371,8 @@ class Driver:
             failure = Failure(kind="LeaseEnding", message="the lease is about to end")
             return (AttemptEnded(call=call.id, attempt=action.attempt, ending=Ending.NOT_SENT, failure=failure),)
         event = await perform.run_attempt(tool, ctx, terms, self.journal.store, self._late)
+        if isinstance(event, AttemptEnded) and event.running:
+            self._strays.add((call.id, action.attempt))
         return self._unmarked(action, tool, ctx, event)
 
     def _unmarked(self, action: ForCall, tool: Tool, ctx: Call, event: Event) -> tuple[Event, ...]:
@@ -442,7 +451,7 @@ class Driver:
             asking.cancel()
         while self._tasks:
             match await self._inbox.get():
-                case Mark(answer=answer) if not answer.cancelled():
+                case Mark(answer=answer) if not answer.done():
                     answer.set_exception(DispatchRefused("the lease is lost"))
                 case Ended(what=what, events=events):
                     self._tasks.pop(what, None)
@@ -458,11 +467,22 @@ class Driver:
         await self._abandon_tasks()
         while not self._inbox.empty():
             await self._take(self._inbox.get_nowait())
+        self._note(*self._never_entered())
         with contextlib.suppress(LeaseLost):
             for _ in range(3):
                 _, starts = await self._plan()
                 if await self.journal.commit() or starts:
                     return
+
+    def _never_entered(self) -> list[Event]:
+        """Attempts whose record became durable in the moment of the cancellation: nothing of them was sent."""
+        failure = Failure(kind="Cancelled", message="cancelled before the tool was entered")
+        return [
+            AttemptEnded(call=call.id, attempt=attempt.number, ending=Ending.NOT_SENT, failure=failure)
+            for call in self.journal.state.calls
+            for attempt in call.open_attempts
+            if attempt.fence == self.journal.fence and (call.id, attempt.number) not in self._entered
+        ]
 
     async def _abandon_tasks(self) -> None:
         for task in self._tasks.values():
