@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from counterfoil.core.events import (
     AttemptEnded,
@@ -23,12 +24,14 @@ from counterfoil.core.events import (
     TurnOpened,
     UnknownDeclared,
 )
+from counterfoil.core.limits import reached_before_ask, reached_before_dispatch
+from counterfoil.core.mail import GiveVerdict, encode_item, refusal
 from counterfoil.core.plan import may_dispatch, move_of, stop_of, terms_of
 from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown, Wait
 from counterfoil.core.recovery import Hold as Held
 from counterfoil.core.rules import Rule
 from counterfoil.core.state import CallState
-from counterfoil.errors import DefinitionError
+from counterfoil.errors import DefinitionError, VerdictRefused
 from counterfoil.runtime import perform
 from counterfoil.runtime.agent import PATIENCE, StoreLike, use_store
 from counterfoil.runtime.calls import Call
@@ -109,6 +112,8 @@ class Run:
         stop = stop_of(state, self._driver.view)
         if stop is not None:
             return Hold(stop)
+        if (reached := reached_before_ask(state.limits, state.spent)) is not None:
+            return await self._pause(Hold(Rule.LIMIT, note=reached), Status.BLOCKED)
         if slot not in (state.turn, state.turn + 1) or any(call.outcome is None for call in state.calls):
             return Hold(Rule.SEQUENCE, note=f"slot {slot} comes before the calls of slot {state.turn} are settled")
         ask_number = state.asks + 1 if slot == state.turn else 1
@@ -166,6 +171,21 @@ class Run:
         settled = self.journal.state.call(call)
         return Replay(result_of(settled)) if settled is not None and settled.outcome is not None else None
 
+    async def resolve(self, verdict: GiveVerdict) -> None:
+        """Settle an unknown call by a person's verdict. It goes through the mailbox, as one from outside does.
+
+        Raises:
+            VerdictRefused: it does not fit what the journal says now; nothing was recorded.
+        """
+        verdict = replace(verdict, seen=verdict.seen or self.journal.state.position)
+        why = refusal(self.journal.state, verdict)
+        if why is not None:
+            raise VerdictRefused(f"run {self.journal.run_id}: {why}")
+        item_id = f"verdict:{verdict.call}:{verdict.seen}:{verdict.by}"
+        await self.journal.store.post(self.journal.run_id, item_id, encode_item(verdict))
+        await self.journal.drain_mail()
+        await self.journal.commit()
+
     async def finish(self) -> None:
         """End the run: its last decision has no calls, or all of them are settled."""
         if any(call.outcome is None for call in self.journal.state.calls):
@@ -208,7 +228,10 @@ class Run:
         return None
 
     async def _go(self, known: CallState, because: Rule) -> Go | Hold | None:
-        if may_dispatch(self.journal.state, self._driver.view, known, self.journal.store.now()) is None:
+        state = self.journal.state
+        if not known.attempts and (reached := reached_before_dispatch(state.limits, state.spent)) is not None:
+            return await self._pause(Hold(Rule.LIMIT, note=reached), Status.BLOCKED)
+        if may_dispatch(state, self._driver.view, known, self.journal.store.now()) is None:
             return Hold(Rule.UNKNOWN, note="another call of the turn is unknown")
         attempt = len(known.attempts) + 1
         self.journal.note(self._driver.dispatched(known, attempt, because), fact=False)
@@ -232,7 +255,7 @@ class Run:
 @asynccontextmanager
 async def open_run(
     agent: Agent,
-    input: Any,
+    input: Any,  # noqa: A002 - as in arun
     *,
     run_id: str,
     store: StoreLike = None,
