@@ -17,6 +17,11 @@ OLDEST_SQLITE = (3, 24, 0)
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_CONTRADICTS = (  # What our own transactions cannot bring about.
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE,
+    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY,
+)
 
 
 def connect(path: Path, clock: Clock, busy_timeout: timedelta) -> sqlite3.Connection:
@@ -76,6 +81,6 @@ def translate(error: sqlite3.Error, path: Path) -> CounterfoilError:
         return JournalDamaged(f"{path}: {error}")
     if code == sqlite3.SQLITE_FULL:
         return StoreUnavailable(f"{path}: the disk is full; nothing of this write was kept")
-    if code == sqlite3.SQLITE_CONSTRAINT:
+    if getattr(error, "sqlite_errorcode", 0) in _CONTRADICTS:
         return JournalDamaged(f"{path}: what is stored contradicts itself ({error})")
     return StoreUnavailable(f"{path}: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})")

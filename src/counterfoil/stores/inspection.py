@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from counterfoil.core.codec import decode, first_link, link
+from counterfoil.errors import JournalDamaged
 from counterfoil.stores import rows
 from counterfoil.stores.filesystem import mount_of
 from counterfoil.stores.lease import sight
@@ -28,7 +29,10 @@ def run_ids(cursor: sqlite3.Cursor, tables: Tables) -> list[str]:
 def damage(cursor: sqlite3.Cursor, tables: Tables, run_id: str) -> list[Damage]:
     """Check one run: each event in its place, unchanged and readable, and the head at the journal's end."""
     row = tables.run(cursor, run_id)
-    head = rows.head_of(row)
+    try:
+        head = rows.head_of(row)
+    except JournalDamaged as error:
+        return [Damage(run_id=run_id, position=0, what=error.message)]
     found: list[Damage] = []
     position, before = 0, first_link(run_id)
     for stored in cursor.execute(tables.sql["events"], (row[0], 0)):
@@ -111,5 +115,5 @@ def _level(number: int) -> str:
 def _lease(row: rows.Row, tables: Tables, runs: int) -> LeaseInfo:
     seen = sight(row, tables.clock)
     return LeaseInfo(
-        incarnation=row[0], proof=seen.proof, detail=seen.detail, pid_namespace=row[6], free_at=seen.free_at, runs=runs
+        incarnation=row[0], proof=seen.proof, detail=seen.detail, pid_namespace=row[7], free_at=seen.free_at, runs=runs
     )

@@ -94,16 +94,17 @@ def sight(row: tuple[Any, ...] | None, clock: Clock) -> Sight:
     """Judge a lease row, and look at the owner file it names.
 
     Another boot id proves nothing by itself, a container may have its own: such a lease is over, and no more is known.
+    Where there are no boot ids, a lease that has longer to run than it was made for is from before a restart.
     """
     if row is None:
         return Sight(proof=SenderProof.EXPIRED, detail="its lease is not known any more", over=True, recorded=True)
-    _, boot_id, expires_us, ended, its_host, pid, _, path, device, inode, token, _ = row
+    _, boot_id, length_us, expires_us, ended, its_host, pid, _, path, device, inode, token = row
     detail = f"pid {pid} on {its_host}"
     if ended:
         return Sight(proof=SenderProof(ended), detail=detail, over=True, recorded=True)
     same_boot = boot_id == clock.boot_id()
     left_us = expires_us - clock.boottime_us()
-    over = not same_boot or left_us <= 0
+    over = not same_boot or not 0 < left_us <= length_us
     free_at = None if over else from_micros(clock.now_us() + left_us)
     seen = "unclear"
     if same_boot and boot_id:
@@ -161,6 +162,7 @@ class LeaseKeeper:
         return (
             fresh.incarnation,
             self._clock.boot_id(),
+            self._length_us,
             self._length_us,
             host(),
             os.getpid(),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
+import time
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,7 +17,8 @@ from counterfoil.core.events import FORMAT
 from counterfoil.errors import FormatTooNew, JournalDamaged, UnsafeStore
 from counterfoil.stores import sql
 from counterfoil.stores.clock import Clock
-from counterfoil.stores.connection import roll_back
+from counterfoil.stores.connection import busy, close, connect, roll_back
+from counterfoil.stores.log import refuse_damage
 
 APPLICATION_ID = 0x43465F31  # "CF_1": tells `file` and us whose database it is.
 NAMESPACE_BYTES = 32
@@ -25,16 +28,40 @@ SCHEMA = max(_MIGRATIONS)
 """Number of the newest migration."""
 
 
+def prepare(path: Path, clock: Clock, busy_timeout: timedelta, namespace: bytes | None) -> bytes:
+    """Look at a database, then make or migrate its tables; return its namespace.
+
+    Raises:
+        FormatTooNew, UnsafeStore, JournalDamaged: see `look` and `bring_up_to_date`.
+        sqlite3.Error: it cannot be opened or written.
+    """
+    look(path)
+    until = time.monotonic() + busy_timeout.total_seconds()
+    while True:
+        connection = None
+        try:
+            connection = connect(path, clock, busy_timeout)
+            return bring_up_to_date(connection, path, clock, namespace)
+        except sqlite3.OperationalError as error:
+            if not busy(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)  # SQLite does not wait for the lock when several make the same database at once.
+        finally:
+            if connection is not None:
+                close(connection)
+
+
 def look(path: Path) -> None:
-    """Refuse what is not ours or is too new, without writing a byte or leaving a file.
+    """Refuse what is not ours, is too new or is damaged, without writing a byte or leaving a file.
 
     Raises:
         FormatTooNew: a newer counterfoil wrote it.
         UnsafeStore: it is another program's database.
-        JournalDamaged: it is no database.
+        JournalDamaged: it is no database, or its log is damaged where SQLite would not say so.
     """
     if not path.exists() or path.stat().st_size == 0:
         return
+    refuse_damage(path)
     try:
         check(_glance(path), path)
     except sqlite3.DatabaseError as error:
@@ -63,7 +90,10 @@ def _glance(path: Path) -> dict[str, int] | None:
     if not log.exists() or log.stat().st_size == 0:
         with contextlib.suppress(sqlite3.DatabaseError):  # Someone may have written meanwhile: look properly then.
             return _versions(f"file:{name}?immutable=1")
-    return _versions(f"file:{name}?mode=ro" + ("&readonly_shm=1" if index.exists() else ""))
+    if index.exists():
+        with contextlib.suppress(sqlite3.OperationalError):  # The index may have to be made anew.
+            return _versions(f"file:{name}?mode=ro&readonly_shm=1")
+    return _versions(f"file:{name}?mode=ro")
 
 
 def _versions(uri: str) -> dict[str, int] | None:

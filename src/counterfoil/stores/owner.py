@@ -45,7 +45,8 @@ class OwnerFile(Struct, frozen=True, kw_only=True):
 def hold(folder: Path, incarnation: str) -> OwnerFile:
     """Make the incarnation's file and lock it until the last process that has it open is gone.
 
-    The descriptor is not inherited by programs that this process starts, unless it is passed on by name.
+    The descriptor is not inherited by programs that this process starts, unless it is passed on by name. Whoever may
+    read the database may look at the file too.
 
     Raises:
         OSError: the folder cannot be written.
@@ -53,9 +54,9 @@ def hold(folder: Path, incarnation: str) -> OwnerFile:
     token = secrets.token_hex(16)
     if not LOCKS:
         return OwnerFile(path="", device=0, inode=0, token=token)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path = folder / incarnation
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(fd, token.encode())

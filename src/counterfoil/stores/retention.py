@@ -83,7 +83,7 @@ def ended_leases(cursor: sqlite3.Cursor, tables: Tables, me: str) -> list[tuple[
         seen = sight(row, tables.clock)
         tables.record_death(cursor, row[0], seen)
         if seen.proof in (SenderProof.RELEASED, SenderProof.DEAD):
-            ended.append((row[0], row[7]))
+            ended.append((row[0], row[8]))
     return ended
 
 

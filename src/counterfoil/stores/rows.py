@@ -20,7 +20,18 @@ Row = tuple[Any, ...]
 
 
 def head_of(row: Row) -> Head:
-    """Return the head that a row of the statements ``head`` and ``heads`` holds."""
+    """Return the head that a row of the statements ``head`` and ``heads`` holds.
+
+    Raises:
+        JournalDamaged: it holds something else.
+    """
+    try:
+        return _head_of(row)
+    except (ValueError, TypeError, msgspec.DecodeError) as error:
+        raise JournalDamaged(f"run {row[1]}: its head cannot be read: {error}") from error
+
+
+def _head_of(row: Row) -> Head:
     return Head(
         run_id=row[1],
         flow=row[2],

@@ -19,7 +19,7 @@ from counterfoil.errors import JournalDamaged, StoreUnavailable, UnsafeStore
 from counterfoil.stores import inspection, migrate, retention, sql
 from counterfoil.stores.clock import Clock, SystemClock
 from counterfoil.stores.commits import ALONE, READ, WRITE, Commits
-from counterfoil.stores.connection import close, connect, translate
+from counterfoil.stores.connection import translate
 from counterfoil.stores.filesystem import MOUNTS, refuse_remote
 from counterfoil.stores.lease import Incarnation, LeaseKeeper, Sight
 from counterfoil.stores.protocol import (
@@ -88,12 +88,7 @@ class SqliteStore:
         if not self.path.parent.is_dir():
             raise StoreUnavailable(f"{self.path.parent} is no folder", remedy="Make the folder, or check --store.")
         try:
-            migrate.look(self.path)
-            connection = connect(self.path, self._clock, busy_timeout)
-            try:
-                return migrate.bring_up_to_date(connection, self.path, self._clock, given)
-            finally:
-                close(connection)
+            return migrate.prepare(self.path, self._clock, busy_timeout, given)
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
 
@@ -161,13 +156,13 @@ class SqliteStore:
         A lost lease is replaced first, as by `renew`.
         """
         await self.renew()
-        taken: list[int] = []
+        taken: list[Claimed] = []
         me = self._keeper.current.incarnation
         try:
             claimed: Claimed | Owned | None = await self._call(WRITE, self._tables.claim, run_id, me, taken)
         except BaseException:
             # Nobody learns that the run was taken (cancelled, or a lost acknowledgement), so it is given up again.
-            self._commits.send(WRITE, self._tables.give_back, run_id, me, taken)
+            self._commits.send(WRITE, self._tables.give_back, me, taken)
             raise
         return claimed
 
@@ -181,13 +176,15 @@ class SqliteStore:
     async def release(self, run_id: str, *, fence: int) -> None:
         """Give the run up, if it is still ours under this fence."""
         me = self._keeper.current.incarnation
-        await self._call(WRITE, self._tables.give_back, run_id, me, [fence])
+        await self._call(WRITE, self._tables.release, run_id, me, fence)
 
     async def observe(self, incarnation: str) -> Observation:
         """Look whether an incarnation still lives: `released`, `dead`, `alive` or `expired`, never guessed from a pid.
 
         A death is recorded, so that later observers agree even when the owner file is gone.
         """
+        if any(one.incarnation == incarnation for one in self._keeper.held()):
+            return Observation(proof=SenderProof.ALIVE, detail=f"pid {self._pid}, this process")
         seen: Sight = await self._call(READ, self._tables.sight, incarnation)
         if seen.proof is SenderProof.DEAD and not seen.recorded:
             await self._call(WRITE, self._tables.record_death, incarnation, seen)

@@ -130,14 +130,24 @@ class Tables:
 
     # Owning runs.
 
-    def claim(self, cursor: sqlite3.Cursor, run_id: str, me: str, taken: list[int]) -> Claimed | Owned | None:
-        """Take a run; ``taken`` learns the fence, so that the run can be given back if nobody hears of it."""
+    def claim(self, cursor: sqlite3.Cursor, run_id: str, me: str, taken: list[Claimed]) -> Claimed | Owned | None:
+        """Take a run.
+
+        Args:
+            cursor: in a write transaction.
+            run_id: the run.
+            me: the incarnation that takes it.
+            taken: learns what was taken, so that it can be given back if nobody hears of it. Where it is not empty this
+                is another try, after a commit of which nobody knows whether it reached the disk.
+        """
         row = cursor.execute(self.sql["head"], (run_id,)).fetchone()
         if row is None:
             return None
         if self.sight(cursor, me).over:
             raise LeaseLost(f"the lease was lost while run {run_id} was being claimed")
         run_no, fence, holder = row[0], row[8], row[9]
+        if holder == me and any(before.head.fence == fence for before in taken):
+            return taken[0]
         seen = self.sight(cursor, holder) if holder else None
         if seen is not None and not seen.over:
             return Owned(owner=holder, proof=seen.proof, detail=seen.detail, free_at=seen.free_at)
@@ -148,15 +158,19 @@ class Tables:
         changed = cursor.execute(self.sql["claim"], change).rowcount
         assert changed == 1
         cursor.execute(self.sql["insert_life"], (run_no, next_fence, me))
-        taken[:] = [next_fence]
         head = self.head(cursor, run_id)
         assert isinstance(head, Head)
-        return Claimed(head=head, previous=holder, proof=None if seen is None else seen.proof)
+        taken[:] = [Claimed(head=head, previous=holder, proof=None if seen is None else seen.proof)]
+        return taken[0]
 
-    def give_back(self, cursor: sqlite3.Cursor, run_id: str, me: str, fences: list[int]) -> None:
-        """Give a run up, if it is held under one of these fences."""
-        for fence in fences:
-            cursor.execute(self.sql["release"], (run_id, fence, me))
+    def release(self, cursor: sqlite3.Cursor, run_id: str, me: str, fence: int) -> None:
+        """Give a run up, if it is held under this fence."""
+        cursor.execute(self.sql["release"], (run_id, fence, me))
+
+    def give_back(self, cursor: sqlite3.Cursor, me: str, taken: list[Claimed]) -> None:
+        """Give up what was taken."""
+        for claimed in taken:
+            self.release(cursor, claimed.head.run_id, me, claimed.head.fence)
 
     def give_all_back(self, cursor: sqlite3.Cursor, held: list[tuple[str, bool]]) -> None:
         """Give up what incarnations hold, and record those as released whose attempts have ended."""

@@ -72,8 +72,8 @@ WHERE run_no = (SELECT run_no FROM runs WHERE run_id = ?) AND number > ? ORDER B
 
 -- name: insert_lease
 INSERT INTO leases (
-  incarnation, boot_id, expires_us, host, pid, pid_namespace, owner_file, device, inode, token, taken_us
-) VALUES (?, ?, boottime_us() + ?, ?, ?, ?, ?, ?, ?, ?, ?);
+  incarnation, boot_id, length_us, expires_us, host, pid, pid_namespace, owner_file, device, inode, token, taken_us
+) VALUES (?, ?, ?, boottime_us() + ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- An expired lease is never renewed.
 -- name: renew_lease
@@ -81,11 +81,11 @@ UPDATE leases SET expires_us = boottime_us() + ?
 WHERE incarnation = ? AND boot_id = ? AND ended = '' AND expires_us > boottime_us();
 
 -- name: lease
-SELECT incarnation, boot_id, expires_us, ended, host, pid, pid_namespace, owner_file, device, inode, token, taken_us
+SELECT incarnation, boot_id, length_us, expires_us, ended, host, pid, pid_namespace, owner_file, device, inode, token
 FROM leases WHERE incarnation = ?;
 
 -- name: leases
-SELECT incarnation, boot_id, expires_us, ended, host, pid, pid_namespace, owner_file, device, inode, token, taken_us
+SELECT incarnation, boot_id, length_us, expires_us, ended, host, pid, pid_namespace, owner_file, device, inode, token
 FROM leases ORDER BY taken_us, incarnation;
 
 -- name: end_lease
@@ -130,7 +130,7 @@ DELETE FROM runs WHERE run_no = ?;
 DELETE FROM tombstones WHERE effects = 0 AND pruned_us < ?;
 
 -- name: unnamed_leases
-SELECT incarnation, boot_id, expires_us, ended, host, pid, pid_namespace, owner_file, device, inode, token, taken_us
+SELECT incarnation, boot_id, length_us, expires_us, ended, host, pid, pid_namespace, owner_file, device, inode, token
 FROM leases
 WHERE incarnation <> ? AND incarnation NOT IN (SELECT incarnation FROM lives)
   AND incarnation NOT IN (SELECT owner FROM runs WHERE owner <> '');

@@ -57,6 +57,7 @@ CREATE TABLE mailbox (
 CREATE TABLE leases (
     incarnation TEXT PRIMARY KEY NOT NULL,
     boot_id TEXT NOT NULL,
+    length_us INTEGER NOT NULL,
     expires_us INTEGER NOT NULL,
     ended TEXT NOT NULL DEFAULT '' CHECK (ended IN ('', 'released', 'dead')),
     ended_us INTEGER NOT NULL DEFAULT 0,
