@@ -157,6 +157,8 @@ def _sent(terms: Terms, facts: Facts, now: datetime) -> Move:
             return _transactional(first, terms, facts, now)
         case Lookup():
             return _look(first, terms, facts, now)
+        case ClientId() if facts.exists:
+            return _check_ours(facts, now)
         case _ if facts.stopped:
             return _second_line(lookup, terms, facts, now, Rule.STOPPED_OPEN)
         case Repeatable():
@@ -180,15 +182,18 @@ def _keyed(line: Keyed, terms: Terms, facts: Facts, now: datetime, lookup: Looku
 
 
 def _client_id(line: ClientId, terms: Terms, facts: Facts, now: datetime, lookup: Lookup | None) -> Move:
-    if facts.exists and not facts.can_look:
-        return Unknown(Rule.LOOKUP_MISSING)
-    if facts.exists:
-        return _when_due(facts, now, Ask(Rule.CHECK_OURS)) if facts.asks_left else Unknown(Rule.NOT_OURS)
     if line.lookup_first and _may_still_ask(facts):
         return _when_due(facts, now, Ask(Rule.LOOKUP_FIRST))
     if facts.repeats_left:
         return _when_due(facts, now, Dispatch(Rule.REPEAT_SAME_ID))
     return _second_line(lookup, terms, facts, now, Rule.REPEATS_USED_UP)
+
+
+def _check_ours(facts: Facts, now: datetime) -> Move:
+    """Something holds our id. It may be our own first try, so only a look that finds it to be ours settles."""
+    if not facts.can_look:
+        return Unknown(Rule.LOOKUP_MISSING)
+    return _when_due(facts, now, Ask(Rule.CHECK_OURS)) if facts.asks_left else Unknown(Rule.NOT_OURS)
 
 
 def _repeatable(terms: Terms, facts: Facts, now: datetime, lookup: Lookup | None) -> Move:
