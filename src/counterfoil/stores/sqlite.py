@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NoReturn
 
 from counterfoil.core.codec import from_micros, to_micros
 from counterfoil.core.events import Recorded, SenderProof, Status
-from counterfoil.errors import JournalDamaged, StoreUnavailable, UnsafeStore
+from counterfoil.errors import JournalDamaged, LeaseLost, StoreUnavailable, UnsafeStore
 from counterfoil.stores import inspection, migrate, retention, sql
 from counterfoil.stores.clock import Clock, SystemClock
 from counterfoil.stores.commits import ALONE, READ, WRITE, Commits
@@ -156,8 +156,16 @@ class SqliteStore:
         A lost lease is replaced first, as by `renew`.
         """
         await self.renew()
+        lease = self._keeper.current
+        try:
+            return await self._claim(run_id, lease.incarnation)
+        except LeaseLost:  # It was ended in the store (a restore), or just now.
+            lease.lose()
+        await self.renew()
+        return await self._claim(run_id, self._keeper.current.incarnation)
+
+    async def _claim(self, run_id: str, me: str) -> Claimed | Owned | None:
         taken: list[Claimed] = []
-        me = self._keeper.current.incarnation
         try:
             claimed: Claimed | Owned | None = await self._call(WRITE, self._tables.claim, run_id, me, taken)
         except BaseException:
