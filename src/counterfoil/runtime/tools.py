@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, get_type_hints, overload
 
 import msgspec
 from msgspec import Raw
@@ -22,10 +22,13 @@ from counterfoil.core.plan import ToolView
 from counterfoil.errors import DefinitionError
 from counterfoil.runtime.calls import Call
 from counterfoil.runtime.model import ToolSpec
-from counterfoil.runtime.values import ResultType
+from counterfoil.runtime.values import ResultType, failure_of, storable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+
+_BOUNDS: Final = Bounds()
 
 
 class Tool:
@@ -63,7 +66,9 @@ class Tool:
         self.is_async = inspect.iscoroutinefunction(function)
         self.description = inspect.cleandoc(function.__doc__ or "")
         self._hints = _hints(function, name)
-        self.takes_call = "call" in inspect.signature(function).parameters
+        parameters = list(inspect.signature(function).parameters)
+        self._names = {f"p{number}": each for number, each in enumerate(parameters) if each != "call"}
+        self.takes_call = "call" in parameters
         self.result = ResultType(self._hints.pop("return", Any), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -71,7 +76,7 @@ class Tool:
         return self.function(*args, **kwargs)
 
     def lookup(self, find: Callable[[Call], Any]) -> Callable[[Call], Any]:
-        """Register the function that looks the effect up by our key: returns `Found`, `Several`, `Absent` or `CannotTell`."""
+        """Register the function that looks the effect up by our key: `Found`, `Several`, `Absent` or `CannotTell`."""
         self.find = find
         return find
 
@@ -82,14 +87,21 @@ class Tool:
         Raises:
             DefinitionError: a parameter's type has no JSON schema.
         """
-        from pydantic import ConfigDict, create_model  # noqa: PLC0415 - 50 ms, paid when a tool is first used
+        from pydantic import ConfigDict, Field, create_model  # noqa: PLC0415 - 50 ms, paid when a tool is first used
+        from pydantic.fields import FieldInfo  # noqa: PLC0415 - as above
 
+        # Fields are numbered and only aliased to the names, since a model has methods called `json` and `copy`.
         fields: dict[str, Any] = {}
-        for parameter in inspect.signature(self.function).parameters.values():
-            if parameter.name == "call":
-                continue
-            default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (self._hints.get(parameter.name, Any), default)
+        parameters = inspect.signature(self.function).parameters
+        for field, name in self._names.items():
+            given = parameters[name].default
+            if isinstance(given, FieldInfo):
+                wanted = f"{name}: Annotated[..., Field(...)] = ..."
+                raise DefinitionError(
+                    f"tool {self.name}: write {wanted}; a Field as the default is no value to call with"
+                )
+            default = ... if given is inspect.Parameter.empty else given
+            fields[field] = (self._hints.get(name, Any), Field(default, alias=name))
         try:
             model: type[BaseModel] = create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
             model.model_json_schema()
@@ -142,31 +154,49 @@ class Tool:
     def parse(self, arguments: Raw) -> Mapping[str, Any]:
         """Return the arguments as the function wants them. Raises `pydantic.ValidationError`."""
         model = self.arguments.model_validate_json(bytes(arguments))
-        return {name: getattr(model, name) for name in type(model).model_fields}
+        return {name: getattr(model, field) for field, name in self._names.items()}
+
+    def as_decided(self, arguments: Raw) -> Mapping[str, Any]:
+        """Return the arguments for a lookup: as plain JSON where they were decided for an older type of them."""
+        from pydantic import ValidationError  # noqa: PLC0415 - loaded with the schema
+
+        try:
+            return self.parse(arguments)
+        except ValidationError:
+            plain = msgspec.json.decode(arguments)
+            return plain if isinstance(plain, dict) else {}
 
     def refusal(self, arguments: str) -> Failure | None:
         """Return why arguments (JSON text as the model gave it) can never be dispatched, or None."""
         from pydantic import ValidationError  # noqa: PLC0415 - loaded with the schema
 
         try:
-            self.arguments.model_validate_json(arguments)
+            self.parse(Raw(arguments.encode()))
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(str(part) for part in problem['loc']) or 'arguments'}: {problem['msg']}"
-                for problem in error.errors(include_url=False)
+                for problem in error.errors(include_url=False, include_input=False)
             )
-            return Failure(kind="InvalidArguments", message=f"{self.name}: {problems}")
+            return Failure(kind="InvalidArguments", message=storable(f"{self.name}: {problems}"))
+        except Exception as error:  # noqa: BLE001 - a type's own validator may raise anything; nothing was dispatched
+            failure = failure_of(error)
+            return Failure(kind="InvalidArguments", message=f"{self.name}: {failure.kind}: {failure.message}")
         return None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise DefinitionError(f"tool {name} is a generator: calling it would run nothing; return a value")
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise DefinitionError(f"tool {name}: parameter {parameter.name} must be a named one; a model passes names")
     try:
-        return get_type_hints(function, include_extras=True)
+        hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         raise DefinitionError(f"tool {name}: its type hints cannot be read ({error})") from error
+    if hints.get("call", Call) not in (Call, Any):
+        raise DefinitionError(f"tool {name}: its parameter `call` is handed the `Call`; give another one another name")
+    return hints
 
 
 @overload
@@ -197,10 +227,10 @@ def tool(
     *,
     contract: Contract | None = None,
     name: str | None = None,
-    timeout: timedelta = Bounds().timeout,
-    repeats: int = Bounds().repeats,
-    lookups: int = Bounds().lookups,
-    proof_within: timedelta = Bounds().proof_within,
+    timeout: timedelta = _BOUNDS.timeout,
+    repeats: int = _BOUNDS.repeats,
+    lookups: int = _BOUNDS.lookups,
+    proof_within: timedelta = _BOUNDS.proof_within,
     parallel: bool = False,
     dispatch: Literal["entry", "late"] = "entry",
     scope: str | Callable[[], str] = "",
