@@ -25,9 +25,14 @@ T = TypeVar("T")
 
 
 class Found(Struct, Generic[T], frozen=True):
-    """A lookup's answer: our effect is there, with this result. Only what carries our key or reference is ours."""
+    """A lookup's answer: our effect is there, with this result. Only what carries our key or reference is ours.
+
+    ``matches``: you have compared it with `Call.arguments`, and it is of this very request. Only after a restored
+    backup, or with ``verify_first``, does anything depend on it.
+    """
 
     value: T
+    matches: bool = False
 
 
 class Several(Struct, Generic[T], frozen=True):
@@ -60,8 +65,9 @@ class Call:
         fence: hand it to systems that refuse older writers.
         arguments: as decided by the model and checked against the tool's types.
         deadline: when this attempt is given up (store time).
-        marked: whether the dispatch mark is durable.
-        refused: whether the attempt was refused its mark, and so sent nothing.
+        asks_only: this is handed to a lookup, which sends nothing that has an effect.
+        marked: whether the dispatch mark is durable: from the start, unless the tool is ``late``.
+        sent: unsafe requests that may have left through `http`.
         first_sent_at: store time of the first dispatch, or None.
     """
 
@@ -78,7 +84,8 @@ class Call:
         first_sent_at: datetime | None,
         style: KeyStyle | None,
         timeout_s: float,
-        sending: Sending,
+        sending: Sending | None,
+        asks_only: bool,
         loop: asyncio.AbstractEventLoop | None,
         owner_fd: int | None,
     ) -> None:
@@ -96,8 +103,11 @@ class Call:
         self._loop = loop
         self._owner_fd = owner_fd
         self._clients: list[Any] = []
-        self.marked = False
-        self.refused = False
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._over = False
+        self.asks_only = asks_only
+        self.marked = sending is None
+        self.sent = 0
 
     def sending(self, request_digest: str = "") -> Any:
         """Say that the bytes are about to leave. A tool with ``dispatch="late"`` calls this directly before it sends.
@@ -117,28 +127,35 @@ class Call:
         return None
 
     async def _mark(self, request_digest: str) -> None:
-        if self.marked:
+        if self._over:
+            raise DispatchRefused("this attempt is over")
+        if self._sending is None or self.marked:
             return
         try:
-            if self.refused:
-                raise DispatchRefused("this attempt is over")
             await self._sending(request_digest)
         except DispatchRefused:
-            self.refused = True
+            self._over = True
             raise
+        if self._over:  # The deadline passed while the mark was being written.
+            raise DispatchRefused("this attempt is over")
         self.marked = True
 
     def close(self) -> None:
-        """End the attempt: from here on nothing of it may be sent."""
-        self.refused = True
+        """End the attempt: from here on nothing of it is sent through here."""
+        self._over = True
+
+    @property
+    def refused(self) -> bool:
+        """Whether the attempt is over, or was refused its mark, before anything could leave."""
+        return self._over and not self.marked
 
     @cached_property
     def http(self) -> Any:
         """An `httpx2.AsyncClient` (in a sync tool an `httpx2.Client`) for this attempt.
 
         It puts the key where the contract says, keeps the attempt's timeout, makes no retries and follows no redirects,
-        and writes the dispatch mark of a late tool directly before an unsafe request leaves. A connection that could not
-        be made raises `NotApplied`: nothing was sent.
+        and writes the dispatch mark of a late tool directly before an unsafe request leaves. A connection that cannot
+        be made raises `NotApplied`, unless something was sent through here before. A lookup's client adds nothing.
         """
         from counterfoil.runtime import http  # noqa: PLC0415 - httpx2 costs 80 ms, paid by those who use it
 
@@ -154,17 +171,32 @@ class Call:
         Args:
             args: the command.
             options: for `subprocess.Popen`.
-        """
-        fds = () if self._owner_fd is None else (self._owner_fd,)
-        return subprocess.Popen(args, pass_fds=(*options.pop("pass_fds", ()), *fds), **options)
 
-    async def aclose(self) -> None:
-        """Close what `http` opened."""
+        Raises:
+            DispatchRefused: this attempt is over. Do not catch it.
+        """
+        if self._over:
+            raise DispatchRefused("this attempt is over")
+        fds = () if self._owner_fd is None else (self._owner_fd,)
+        fds = (*options.pop("pass_fds", ()), *fds)
+        child = subprocess.Popen(args, pass_fds=fds, **options)  # noqa: S603 - what to start is the tool's to say
+        self._children.append(child)
+        return child
+
+    @property
+    def children(self) -> tuple[subprocess.Popen[bytes], ...]:
+        """Processes of this attempt that still run."""
+        return tuple(child for child in self._children if child.poll() is None)
+
+    def close_clients(self) -> None:
+        """Close what `http` opened in a thread, in that thread."""
         for client in self._clients:
-            if hasattr(client, "aclose"):
-                await client.aclose()
-            else:
-                client.close()
+            client.close()
+
+    async def aclose_clients(self) -> None:
+        """Close what `http` opened on the event loop."""
+        for client in self._clients:
+            await client.aclose()
 
     @property
     def is_sync(self) -> bool:
