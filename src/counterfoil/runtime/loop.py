@@ -14,7 +14,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from counterfoil.core.contracts import Terms
+from counterfoil.core.contracts import Keyed, Terms, lines
 from counterfoil.core.events import (
     AttemptEnded,
     Cancelled,
@@ -31,6 +31,7 @@ from counterfoil.core.events import (
     TurnOpened,
     UnknownDeclared,
 )
+from counterfoil.core.evidence import Facts
 from counterfoil.core.plan import (
     Action,
     AskModel,
@@ -45,12 +46,12 @@ from counterfoil.core.plan import (
     next_action,
     terms_of,
 )
-from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown
+from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown, remembers
 from counterfoil.core.rules import Rule
 from counterfoil.core.state import ENDED, CallState
-from counterfoil.errors import DispatchRefused, LeaseLost
+from counterfoil.errors import CounterfoilError, DispatchRefused, LeaseLost
 from counterfoil.runtime import perform
-from counterfoil.runtime.calls import Call
+from counterfoil.runtime.calls import Call, Sending
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.journal import Journal, post_evidence
 from counterfoil.runtime.model import ModelRequest
@@ -58,6 +59,10 @@ from counterfoil.runtime.tools import Tool
 
 MAIL_LOOK_S = 0.5
 """How often, in seconds, a run that waits looks whether somebody wrote to it."""
+
+
+Key = tuple[str, int] | str | None
+"""What is under way: an attempt by (call, number), a lookup by its call, or the model."""
 
 
 class Mark(Struct, frozen=True):
@@ -72,17 +77,25 @@ class Mark(Struct, frozen=True):
 class Ended(Struct, frozen=True):
     """Something that was under way came to an end."""
 
-    what: tuple[str, int] | str | None
+    what: Key
     events: tuple[Event, ...]
+    broken: Exception | None = None
 
 
 class Late(Struct, frozen=True):
-    """A thread that had outlived its deadline came to an end."""
+    """A thread or child process that had outlived its attempt came to an end."""
 
     event: Event
 
 
 Message = Mark | Ended | Late
+Work = Callable[[], Coroutine[None, None, tuple[Event, ...]]]
+
+
+class Refusal(Struct, frozen=True):
+    """Why an attempt may not be sent."""
+
+    why: str
 
 
 class Driver:
@@ -91,7 +104,7 @@ class Driver:
     Args:
         journal: the run's.
         agent: the flow at hand.
-        patience: how long a due time may be away for the run to be held on to; beyond it the run is given up as waiting.
+        patience: how far away a due time may be for the run to be held on to; beyond it, it is given up as waiting.
         progress: told of every event that became durable or is about to.
     """
 
@@ -105,10 +118,14 @@ class Driver:
         self.draining = False
         self._progress = progress
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
-        self._tasks: dict[tuple[str, int] | str | None, asyncio.Task[None]] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._strays: set[tuple[str, int]] = set()
         self._entered: set[tuple[str, int]] = set()
+        self._deadlines: dict[tuple[str, int], datetime] = {}
+        self._asked = (0, 0)  # The open turn, and how often it was asked for in this life.
+        self._posting: set[asyncio.Task[None]] = set()
         self._leaving = False
+        self._left = False
         self._linger_until: datetime | None = None
         self._input = journal.input_value
 
@@ -135,6 +152,7 @@ class Driver:
             await asyncio.shield(asyncio.ensure_future(self._give_up()))
             raise
         finally:
+            self._left = True
             await self._abandon_tasks()
 
     def drain(self) -> None:
@@ -181,7 +199,7 @@ class Driver:
     def dispatched(self, call: CallState, attempt: int, because: Rule, request: str = "") -> Dispatched:
         """Return the record of an attempt that is about to be made."""
         terms = self.terms(call)
-        deadline = self.journal.store.now() + terms.bounds.timeout
+        deadline = self._deadlines[call.id, attempt] = self.journal.store.now() + terms.bounds.timeout
         return Dispatched(
             call=call.id,
             attempt=attempt,
@@ -220,11 +238,17 @@ class Driver:
 
     async def _rest(self, action: Action) -> bool:
         """Nothing is to be started: wait for what is under way, or for its time, or leave. Return whether to leave."""
+        if not self._inbox.empty():  # It came while the last commit was under way.
+            await self._next_message(None)
+            return False
         match action:
             case Await(until=until) if self._tasks or until is not None:
                 return await self._wait(until, action.because)
             case Pause() if self._lingers(action):
                 await self._next_message(self._linger_until)
+                return False
+            case Stop() if self._tasks:  # A person ended the run meanwhile: what is under way is heard, as evidence.
+                await self._next_message(None)
                 return False
             case _:
                 return True
@@ -274,82 +298,101 @@ class Driver:
 
     async def _take(self, message: Message) -> None:
         match message:
-            case Ended(what=what, events=events):
+            case Ended(what=what, events=events, broken=broken):
                 self._tasks.pop(what, None)
+                if broken is not None:
+                    raise broken
                 for event in events:
-                    self._learn(event)
-            case Late(event=Receipt() | AttemptEnded() as event):
-                self._strays.discard((event.call, event.attempt))
-                self._learn(SenderReleased(call=event.call, attempt=event.attempt))
-                self._learn(event)
-            case Late():
-                pass
+                    await self._learn(event)
+            case Late(event=event):
+                await self._learn(event)
             case Mark():
                 await self._mark(message)
             case _:
                 assert_never(message)
 
-    def _learn(self, event: Event) -> None:
+    async def _learn(self, event: Event) -> None:
         """Note a fact; where its call is settled by now, the mailbox weighs it: two answers can be an incident."""
         if isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
             call = self.journal.state.call(event.call)
             if call is None or call.outcome is not None:
-                self._spawn(f"late:{event.call}:{event.attempt}:{type(event).__name__}", self._post_late(event))
+                await post_evidence(self.journal.store, self.journal.run_id, self.journal.fence, event)
+                await self.journal.drain_mail()
                 return
         self._note(event)
 
-    async def _post_late(self, event: Receipt | AttemptEnded | SenderReleased) -> tuple[Event, ...]:
-        await post_evidence(self.journal.store, self.journal.run_id, self.journal.fence, event)
-        return ()
-
     async def _mark(self, mark: Mark) -> None:
         """Write a late tool's dispatch, then look once more whether it may be sent."""
+        if mark.answer.done():  # The attempt was cancelled while it waited.
+            return
         call = self.journal.state.call(mark.call)
-        refusal = self._refusal(call, mark)
-        if refusal is None and call is not None:
-            because = may_dispatch(self.journal.state, self.view, call, self.journal.store.now())
-            self._note(self.dispatched(call, mark.attempt, because or Rule.NEVER_SENT, mark.request), fact=False)
+        licence = self._license(call, mark)
+        refusal = licence if isinstance(licence, Refusal) else None
+        if call is not None and isinstance(licence, Rule):
+            self._note(self.dispatched(call, mark.attempt, licence, mark.request), fact=False)
             try:
-                if not await self.journal.commit():
-                    refusal = "the run changed meanwhile"
+                changed = not await self.journal.commit()
             except BaseException:
-                if not mark.answer.done():  # the tool must not wait for a mark that will never come
+                if not mark.answer.done():  # The tool must not wait for a mark that will never come.
                     mark.answer.set_exception(DispatchRefused("the mark could not be written"))
                 raise
-        if refusal is None and not self.journal.lease.alive():
-            refusal = "the lease is about to end"
+            refusal = Refusal("the run changed meanwhile") if changed else self.last_check(call, mark.attempt, licence)
         if mark.answer.done():
             return
         if refusal is None:
             mark.answer.set_result(None)
         else:
-            mark.answer.set_exception(DispatchRefused(refusal))
+            mark.answer.set_exception(DispatchRefused(refusal.why))
 
-    def _refusal(self, call: CallState | None, mark: Mark) -> str | None:
+    def _license(self, call: CallState | None, mark: Mark) -> Rule | Refusal:
+        """Return the rule under which a late tool may send now, or why it may not."""
         if call is None or call.outcome is not None or (mark.call, mark.attempt) not in self._tasks:
-            return "this attempt is over"
-        if self.draining or may_dispatch(self.journal.state, self.view, call, self.journal.store.now()) is None:
-            return "the run may dispatch nothing now"
+            return Refusal("this attempt is over")
+        because = may_dispatch(self.journal.state, self.view, call, self.journal.store.now())
+        if self.draining or because is None:
+            return Refusal("the run may dispatch nothing now")
         if call.request and mark.request != call.request:
-            return f"this repeat would send another request ({mark.request}) than the first ({call.request})"
+            return Refusal(f"this repeat would send another request ({mark.request}) than the first ({call.request})")
+        return because
+
+    def last_check(self, before: CallState, attempt: int, because: Rule) -> Refusal | None:
+        """Say why an attempt whose record is durable may not be sent all the same: writing it took its time.
+
+        Args:
+            before: the call as it was before this attempt.
+            attempt: its number.
+            because: the rule that licensed it.
+        """
+        now, terms = self.journal.store.now(), self.terms(before)
+        if not self.journal.lease.alive():
+            return Refusal("the lease is about to end")
+        if now >= self._deadlines[before.id, attempt]:
+            return Refusal("its deadline is over")
+        line, _ = lines(terms.contract)
+        if because is Rule.REPEAT_KEYED and isinstance(line, Keyed):
+            facts = Facts(open=True, first_sent_at=before.attempts[0].at)
+            return None if remembers(line, terms, facts, now) else Refusal("the provider may have forgotten the key")
         return None
 
     def _start(self, action: ForCall | AskModel) -> None:
         """Begin what is durable by now."""
         match action:
             case AskModel(turn=turn, ask=ask):
-                self._spawn(None, self._ask_model(turn, ask))
+                self._spawn(None, partial(self._ask_model, turn, ask))
             case ForCall(move=Ask(because=because)):
-                self._spawn(action.call.id, self.look_up(action.call, because))
+                self._spawn(action.call.id, partial(self.look_up, action.call, because))
             case ForCall():
-                self._entered.add((action.call.id, action.attempt))
-                self._spawn((action.call.id, action.attempt), self._attempt(action))
+                self._spawn((action.call.id, action.attempt), partial(self._attempt, action))
 
-    def _spawn(self, what: tuple[str, int] | str | None, work: Coroutine[None, None, tuple[Event, ...]]) -> None:
+    def _spawn(self, what: Key, work: Work) -> None:
         self._tasks[what] = asyncio.create_task(self._report(what, work))
 
-    async def _report(self, what: tuple[str, int] | str | None, work: Coroutine[None, None, tuple[Event, ...]]) -> None:
-        self._inbox.put_nowait(Ended(what, await work))
+    async def _report(self, what: Key, work: Work) -> None:
+        try:
+            ended = Ended(what, await work())
+        except Exception as error:  # noqa: BLE001 - a fault of our own: `drive` raises it, and does not wait for ever
+            ended = Ended(what, (), error)
+        self._inbox.put_nowait(ended)
 
     async def _ask_model(self, turn: int, ask: int) -> tuple[Event, ...]:
         request = ModelRequest(
@@ -359,17 +402,23 @@ class Driver:
             history=self.journal.history,
             tools=self.agent.specs,
         )
+        asked_for, tries = self._asked
+        self._asked = (turn, tries + 1 if asked_for == turn else 1)
         store, run_id = self.journal.store, self.journal.run_id
-        return (await perform.ask_model(self.agent, request, ask=ask, store=store, run_id=run_id),)
+        tries = self._asked[1]
+        return (await perform.ask_model(self.agent, request, ask=ask, tries=tries, store=store, run_id=run_id),)
 
     async def _attempt(self, action: ForCall) -> tuple[Event, ...]:
         call, tool = action.call, self.agent.tools[action.call.planned.tool]
+        self._entered.add((call.id, action.attempt))
         terms = self.terms(call)
-        ctx = self.call(tool, call, action.attempt, terms)
-        recorded = action.record and not tool.late
-        if recorded and not self.journal.lease.alive():
-            failure = Failure(kind="LeaseEnding", message="the lease is about to end")
+        marked = action.record and not tool.late
+        refusal = self.last_check(call, action.attempt, action.move.because) if marked else None
+        if refusal is not None:
+            failure = Failure(kind="DispatchRefused", message=refusal.why)
             return (AttemptEnded(call=call.id, attempt=action.attempt, ending=Ending.NOT_SENT, failure=failure),)
+        sending = partial(self._sending, call.id, action.attempt) if tool.late else None
+        ctx = self.call(tool, call, action.attempt, sending=sending)
         event = await perform.run_attempt(tool, ctx, terms, self.journal.store, self._late)
         if isinstance(event, AttemptEnded) and event.running:
             self._strays.add((call.id, action.attempt))
@@ -386,37 +435,60 @@ class Driver:
     async def look_up(self, call: CallState, because: Rule) -> tuple[Event, ...]:
         """Run a call's lookup once."""
         tool, terms = self.agent.tools[call.planned.tool], self.terms(call)
-        ctx = self.call(tool, call, len(call.attempts), terms)
+        ctx = self.call(tool, call, len(call.attempts), asks_only=True)
         return (await perform.look_up(tool, ctx, call, terms, because, self.journal.store),)
 
-    def call(self, tool: Tool, call: CallState, attempt: int, terms: Terms) -> Call:
-        """Return what a tool or lookup is handed."""
+    def call(
+        self,
+        tool: Tool,
+        call: CallState,
+        attempt: int,
+        *,
+        sending: Sending | None = None,
+        asks_only: bool = False,
+    ) -> Call:
+        """Return what a tool, or a lookup, is handed. ``sending`` writes the mark of a late tool."""
+        now, timeout = self.journal.store.now(), self.terms(call).bounds.timeout
+        deadline = self._deadlines.get((call.id, attempt), now + timeout)
+        arguments = tool.as_decided(call.planned.arguments) if asks_only else tool.parse(call.planned.arguments)
         return Call(
             run_id=self.journal.run_id,
             id=call.id,
             key=call.planned.key,
             attempt=attempt,
             fence=self.journal.fence,
-            arguments=tool.parse(call.planned.arguments),
-            deadline=self.journal.store.now() + terms.bounds.timeout,
+            arguments=arguments,
+            deadline=deadline,
             first_sent_at=call.attempts[0].at if call.attempts else None,
             style=tool.style,
-            timeout_s=terms.bounds.timeout.total_seconds(),
-            sending=partial(self._sending, call.id, attempt, tool),
+            timeout_s=min(timeout, deadline - now).total_seconds(),
+            sending=sending,
+            asks_only=asks_only,
             loop=None if tool.is_async else asyncio.get_running_loop(),
             owner_fd=self.journal.lease.owner_fd,
         )
 
-    async def _sending(self, call: str, attempt: int, tool: Tool, request: str) -> None:
-        """Ask the loop for the mark of a late tool; an entry-marked one has its mark already."""
-        if not tool.late:
-            return
+    async def _sending(self, call: str, attempt: int, request: str) -> None:
+        """Ask the loop for the mark of a late tool."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait(Mark(call, attempt, request, answer))
         await answer
 
     def _late(self, event: Event) -> None:
-        self._inbox.put_nowait(Late(event))
+        """Hear what came of a thread or child that outlived its attempt; once nobody drives, it is kept as evidence."""
+        if isinstance(event, (Receipt, AttemptEnded, SenderReleased)) and not getattr(event, "running", False):
+            self._strays.discard((event.call, event.attempt))
+        if not self._left:
+            self._inbox.put_nowait(Late(event))
+            return
+        posting = asyncio.ensure_future(self._post_late(event))
+        self._posting.add(posting)
+        posting.add_done_callback(self._posting.discard)
+
+    async def _post_late(self, event: Event) -> None:
+        if isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
+            with contextlib.suppress(CounterfoilError):  # The store is closed, or the run is pruned: as after a crash.
+                await post_evidence(self.journal.store, self.journal.run_id, self.journal.fence, event)
 
     async def observe(self, call: CallState) -> None:
         """Look at every sender of the call's open attempts that has not been seen to end."""
@@ -433,7 +505,7 @@ class Driver:
 
     def _in_flight(self, starts: list[ForCall | AskModel]) -> InFlight:
         attempts = {what for what in self._tasks if isinstance(what, tuple)}
-        lookups = {what for what in self._tasks if isinstance(what, str) and not what.startswith("late:")}
+        lookups = {what for what in self._tasks if isinstance(what, str)}
         asking = None in self._tasks
         for start in starts:
             match start:
@@ -449,15 +521,17 @@ class Driver:
         """Another worker may own the run: nothing more is sent, but what is under way is heard and kept as evidence."""
         if (asking := self._tasks.pop(None, None)) is not None:
             asking.cancel()
-        while self._tasks:
+            await asyncio.gather(asking, return_exceptions=True)
+        while self._tasks or not self._inbox.empty():
             match await self._inbox.get():
                 case Mark(answer=answer) if not answer.done():
                     answer.set_exception(DispatchRefused("the lease is lost"))
                 case Ended(what=what, events=events):
                     self._tasks.pop(what, None)
                     for event in events:
-                        if isinstance(event, (Receipt, AttemptEnded)):
-                            await self._post_late(event)
+                        await self._post_late(event)
+                case Late(event=event):
+                    await self._post_late(event)
                 case _:
                     pass
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from counterfoil.core.events import (
     Receipt,
     Rejected,
     SenderObserved,
+    SenderReleased,
     Unstored,
 )
 from counterfoil.core.keys import KeyStyle, mint, render
@@ -45,25 +47,36 @@ from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.model import Decision, ModelRequest, ToolCall
 from counterfoil.runtime.patience import next_try
 from counterfoil.runtime.tools import Tool
-from counterfoil.runtime.values import failure_of
+from counterfoil.runtime.values import failure_of, storable
 from counterfoil.stores.protocol import Store
 
 MODEL_ASKS = 4
 """How often the model is asked for one decision in one life before the run waits."""
 
 
-async def ask_model(agent: Agent, request: ModelRequest, *, ask: int, store: Store, run_id: str) -> Decided | AskFailed:
-    """Ask for a turn's decision and plan its calls: keys are minted with the decision."""
+async def ask_model(
+    agent: Agent, request: ModelRequest, *, ask: int, tries: int, store: Store, run_id: str
+) -> Decided | AskFailed:
+    """Ask for a turn's decision and plan its calls: keys are minted with the decision.
+
+    ``ask`` is the number of this question over all lives, ``tries`` in this one.
+    """
     try:
         decision = await agent.model.decide(request)
         return plan_calls(agent, decision, request.turn, store, run_id)
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever an adapter raises, no decision was given
+    except (Exception, asyncio.CancelledError) as error:  # Whatever it was, no decision was given.
+        if cancelled_from_outside(error):
+            raise
         retryable = error.retryable if isinstance(error, ModelError) else isinstance(error, OSError)
-        again = retryable and ask < MODEL_ASKS
-        retry_at = next_try(store.now(), ask) if again else None
+        again = retryable and tries < MODEL_ASKS
+        retry_at = next_try(store.now(), tries) if again else None
         return AskFailed(turn=request.turn, ask=ask, failure=failure_of(error), retryable=retryable, retry_at=retry_at)
+
+
+def cancelled_from_outside(error: BaseException) -> bool:
+    """Tell whether an error is our own cancellation, and not one that leaked out of the code that we called."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def plan_calls(agent: Agent, decision: Decision, turn: int, store: Store, run_id: str) -> Decided:
@@ -72,7 +85,7 @@ def plan_calls(agent: Agent, decision: Decision, turn: int, store: Store, run_id
         _plan(agent, call, turn, position, store, run_id) for position, call in enumerate(decision.calls, start=1)
     )
     raw = NO_JSON if decision.raw is None else Raw(msgspec.json.encode(decision.raw))
-    return Decided(turn=turn, text=decision.text, calls=calls, usage=decision.usage, raw=raw)
+    return Decided(turn=turn, text=storable(decision.text), calls=calls, usage=decision.usage, raw=raw)
 
 
 def _plan(agent: Agent, call: ToolCall, turn: int, position: int, store: Store, run_id: str) -> PlannedCall:
@@ -85,15 +98,22 @@ def _plan(agent: Agent, call: ToolCall, turn: int, position: int, store: Store, 
         invalid = Failure(kind="UnknownTool", message=f"there is no tool {call.name!r}; there are: {known}")
     elif invalid is None:
         invalid = tool.refusal(call.arguments)
-    return PlannedCall(position=position, tool=call.name, arguments=arguments, key=key, alias=call.id, invalid=invalid)
+    return PlannedCall(
+        position=position,
+        tool=storable(call.name),
+        arguments=arguments,
+        key=key,
+        alias=storable(call.id),
+        invalid=invalid,
+    )
 
 
 def _arguments(text: str) -> tuple[Raw, Failure | None]:
     """Return the arguments exactly as given; text that is no JSON is kept as a JSON string."""
     try:
         msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        kept = msgspec.json.encode(text.encode(errors="replace").decode())
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        kept = msgspec.json.encode(storable(text))
         return Raw(kept), Failure(kind="MalformedArguments", message=f"the arguments are no JSON: {error}")
     return Raw(text.encode()), None
 
@@ -106,7 +126,7 @@ async def run_attempt(tool: Tool, call: Call, terms: Terms, store: Store, late: 
         call: what it is handed.
         terms: what the call is sent under.
         store: for its clock.
-        late: told how a thread ended that outlived its deadline.
+        late: told what comes of a thread or child process that outlives the attempt.
 
     Returns:
         A receipt, or how the attempt ended. Only a tool that says so (`NotApplied`, its declared exceptions), or one
@@ -114,26 +134,64 @@ async def run_attempt(tool: Tool, call: Call, terms: Terms, store: Store, late: 
     """
     thread: Thread | None = None
     try:
-        async with asyncio.timeout(terms.bounds.timeout.total_seconds()):
+        async with asyncio.timeout(call.timeout_s):
             if tool.is_async:
                 value = await tool.function(**_with_call(tool, call))
             else:
-                thread = Thread(lambda: tool.function(**_with_call(tool, call)), f"counterfoil-{call.run_id}-{call.id}")
+                thread = Thread(lambda: _enter(tool, call), f"counterfoil-{call.run_id}-{call.id}")
                 value = await thread.result()
-    except asyncio.CancelledError:
-        ended = _over(tool, call, terms, store, Failure(kind="Cancelled", message="cancelled in mid-call"))
     except TimeoutError as error:
         message = str(error) or f"no answer within {terms.bounds.timeout}"
         ended = _over(tool, call, terms, store, Failure(kind="TimeoutError", message=message))
-    except (Exception, DispatchRefused, SystemExit) as error:  # noqa: BLE001 - not proof that nothing happened
-        return ending_of(tool, call, terms, store, error)
+    except (Exception, asyncio.CancelledError, DispatchRefused, SystemExit) as error:  # noqa: BLE001 - proves nothing
+        outside = cancelled_from_outside(error)
+        ended = _cancelled(tool, call, terms) if outside else ending_of(tool, call, terms, store, error)
     else:
-        return receipt_of(tool, call, value)
+        ended = receipt_of(tool, call, value)
+    call.close()
+    if tool.is_async:
+        with contextlib.suppress(Exception, asyncio.CancelledError):  # The outcome is known, whatever comes of this.
+            await call.aclose_clients()
+    if _reads(terms):
+        return ended
+    if thread is not None and thread.watch(lambda future: _thread_ended(tool, call, terms, store, future, late)):
+        return _running(ended)
+    return _running(ended) if _watch_children(call, late) else ended
+
+
+def _enter(tool: Tool, call: Call) -> Any:
+    """Run a sync tool, in its thread."""
+    try:
+        value = tool.function(**_with_call(tool, call))
     finally:
-        await call.aclose()
-    if thread is not None and thread.watch(lambda future: late(_late(tool, call, terms, store, future))):
-        return replace(ended, running=True) if isinstance(ended, AttemptEnded) else ended
-    return ended
+        call.close_clients()
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(f"tool {tool.name} is no async function, but returned something to await: nothing ran it")
+    return value
+
+
+def _running(ended: Event) -> Event:
+    return replace(ended, running=True) if isinstance(ended, AttemptEnded) else ended
+
+
+def _thread_ended(
+    tool: Tool, call: Call, terms: Terms, store: Store, future: asyncio.Future[Any], late: Callable[[Event], None]
+) -> None:
+    """Report what a thread that outlived its deadline came to."""
+    error = future.exception()
+    ended = receipt_of(tool, call, future.result()) if error is None else ending_of(tool, call, terms, store, error)
+    late(_running(ended) if _watch_children(call, late) else ended)
+
+
+def _watch_children(call: Call, late: Callable[[Event], None]) -> bool:
+    """Report the end of child processes that outlived their attempt; return whether there are any."""
+    children = call.children
+    if not children:
+        return False
+    waiting = Thread(lambda: [child.wait() for child in children], f"counterfoil-children-{call.run_id}-{call.id}")
+    return waiting.watch(lambda _: late(SenderReleased(call=call.id, attempt=call.attempt)))
 
 
 def receipt_of(tool: Tool, call: Call, value: Any) -> Event:
@@ -161,21 +219,26 @@ def ending_of(tool: Tool, call: Call, terms: Terms, store: Store, error: BaseExc
     return _over(tool, call, terms, store, failure)
 
 
+def _cancelled(tool: Tool, call: Call, terms: Terms) -> Event:
+    """Return how an attempt ended that we cancelled ourselves: it may be made again, where its contract permits."""
+    failure = Failure(kind="Cancelled", message="cancelled in mid-call")
+    unsent = tool.late and not call.marked
+    ending = Ending.NOT_SENT if unsent and not _reads(terms) else Ending.UNSURE
+    return AttemptEnded(call=call.id, attempt=call.attempt, ending=ending, failure=failure)
+
+
+def _reads(terms: Terms) -> bool:
+    return isinstance(lines(terms.contract)[0], Read)
+
+
 def _over(tool: Tool, call: Call, terms: Terms, store: Store, failure: Failure) -> Event:
     """Return how an attempt ended that brought no answer."""
-    if isinstance(lines(terms.contract)[0], Read):
+    if _reads(terms):
         return Rejected(call=call.id, because=Rule.READ_FAILED, failure=failure)
     if tool.late and not call.marked:
-        call.close()
         return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_APPLIED, failure=failure)
     retry_at = next_try(store.now(), call.attempt)
     return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.UNSURE, failure=failure, retry_at=retry_at)
-
-
-def _late(tool: Tool, call: Call, terms: Terms, store: Store, future: asyncio.Future[Any]) -> Event:
-    """Return what a thread that outlived its deadline came to."""
-    error = future.exception()
-    return receipt_of(tool, call, future.result()) if error is None else ending_of(tool, call, terms, store, error)
 
 
 def _with_call(tool: Tool, call: Call) -> dict[str, Any]:
@@ -233,37 +296,54 @@ async def look_up(tool: Tool, call: Call, state: CallState, terms: Terms, becaus
     try:
         async with asyncio.timeout(terms.bounds.timeout.total_seconds()):
             said = await _ask(tool, call)
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever it raised, it did not answer
+    except (Exception, asyncio.CancelledError, DispatchRefused, SystemExit) as error:  # It did not answer.
+        if cancelled_from_outside(error):
+            raise
         failure = failure_of(error)
         return _looked(state, Answer.FAILED, asked_at, because, store, note=f"{failure.kind}: {failure.message}")
-    finally:
-        await call.aclose()
     match said:
-        case Found(value=value):
-            return _found(tool, state, Answer.FOUND, value, asked_at, because)
+        case Found(value=value, matches=matches):
+            return _found(tool, state, Answer.FOUND, value, asked_at, because, matches=matches)
         case Several(values=values) if values:
-            return _found(tool, state, Answer.SEVERAL, values[0], asked_at, because, note=f"{len(values)} found")
+            note = f"{len(values)} found"
+            return _found(tool, state, Answer.SEVERAL, values[0], asked_at, because, note=note)
         case Absent():
             return _looked(state, Answer.ABSENT, asked_at, because, store)
         case CannotTell(why=why):
-            return _looked(state, Answer.CANNOT_TELL, asked_at, because, store, note=why)
+            return _looked(state, Answer.CANNOT_TELL, asked_at, because, store, note=storable(why))
         case _:
             note = f"the lookup returned {type(said).__name__}, not Found, Several, Absent or CannotTell"
             return _looked(state, Answer.FAILED, asked_at, because, store, note=note)
 
 
 async def _ask(tool: Tool, call: Call) -> Any:
-    assert tool.find is not None
-    if asyncio.iscoroutinefunction(tool.find):
-        return await tool.find(call)
     find = tool.find
-    return await Thread(lambda: find(call), f"counterfoil-lookup-{call.run_id}-{call.id}").result()
+    assert find is not None
+    if not inspect.iscoroutinefunction(find):
+        return await Thread(lambda: _find(find, call), f"counterfoil-lookup-{call.run_id}-{call.id}").result()
+    try:
+        return await find(call)
+    finally:
+        await call.aclose_clients()
+
+
+def _find(find: Callable[[Call], Any], call: Call) -> Any:
+    try:
+        return find(call)
+    finally:
+        call.close_clients()
 
 
 def _found(
-    tool: Tool, state: CallState, answer: Answer, value: Any, asked_at: datetime, because: Rule, note: str = ""
+    tool: Tool,
+    state: CallState,
+    answer: Answer,
+    value: Any,
+    asked_at: datetime,
+    because: Rule,
+    *,
+    matches: bool = False,
+    note: str = "",
 ) -> LookedUp:
     stored = tool.result.dump(value)
     result, unstored = (NO_JSON, stored) if isinstance(stored, Unstored) else (stored, None)
@@ -272,6 +352,7 @@ def _found(
         answer=answer,
         asked_at=asked_at,
         because=because,
+        matches=matches,
         result=result,
         unstored=unstored,
         note=note,
@@ -310,8 +391,3 @@ async def observe(store: Store, fence: int, incarnation: str) -> SenderObserved:
     """Look whether the process that held a fence still lives."""
     seen = await store.observe(incarnation)
     return SenderObserved(sender=fence, proof=seen.proof, detail=seen.detail)
-
-
-def deadline(now: datetime, timeout: timedelta) -> datetime:
-    """Return when an attempt made now is given up."""
-    return now + timeout

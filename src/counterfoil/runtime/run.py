@@ -26,7 +26,7 @@ from counterfoil.core.events import (
 )
 from counterfoil.core.limits import reached_before_ask, reached_before_dispatch
 from counterfoil.core.mail import GiveVerdict, encode_item, refusal
-from counterfoil.core.plan import may_dispatch, move_of, stop_of, terms_of
+from counterfoil.core.plan import may_dispatch, move_of, stop_of
 from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown, Wait
 from counterfoil.core.recovery import Hold as Held
 from counterfoil.core.rules import Rule
@@ -238,9 +238,7 @@ class Run:
         if not await self.journal.commit():
             return None
         tool = self._agent.tools[known.planned.tool]
-        terms = terms_of(self._driver.view, known)
-        assert terms is not None
-        ctx = self._driver.call(tool, known, attempt, terms)
+        ctx = self._driver.call(tool, known, attempt)
         self._claimed[known.id] = ctx
         return Go(ctx)
 
