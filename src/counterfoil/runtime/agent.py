@@ -268,8 +268,10 @@ def blocking(function: Callable[..., Coroutine[None, None, T]], *args: Any, **kw
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(function(*args, **kwargs))
-    name = function.__name__
-    raise DefinitionError(
-        f"{name.removeprefix('a')}() was called inside a running event loop", remedy=f"Use `await {name}(...)`."
-    )
+        pass
+    else:
+        name = function.__name__
+        raise DefinitionError(
+            f"{name.removeprefix('a')}() was called inside a running event loop", remedy=f"Use `await {name}(...)`."
+        )
+    return asyncio.run(function(*args, **kwargs))
