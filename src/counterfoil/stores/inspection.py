@@ -113,7 +113,7 @@ def _level(number: int) -> str:
 
 
 def _lease(row: rows.Row, tables: Tables, runs: int) -> LeaseInfo:
-    seen = sight(row, tables.clock)
+    seen = sight(row, tables.clock, tables.path)
     return LeaseInfo(
         incarnation=row[0], proof=seen.proof, detail=seen.detail, pid_namespace=row[7], free_at=seen.free_at, runs=runs
     )

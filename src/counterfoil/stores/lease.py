@@ -90,15 +90,15 @@ class Sight(Struct, frozen=True, kw_only=True):
     free_at: datetime | None = None
 
 
-def sight(row: tuple[Any, ...] | None, clock: Clock) -> Sight:
-    """Judge a lease row, and look at the owner file it names.
+def sight(row: tuple[Any, ...] | None, clock: Clock, database: Path) -> Sight:
+    """Judge a lease row, and look at the owner file it names beside the database.
 
     Another boot id proves nothing by itself, a container may have its own: such a lease is over, and no more is known.
     Where there are no boot ids, a lease that has longer to run than it was made for is from before a restart.
     """
     if row is None:
         return Sight(proof=SenderProof.EXPIRED, detail="its lease is not known any more", over=True, recorded=True)
-    _, boot_id, length_us, expires_us, ended, its_host, pid, _, path, device, inode, token = row
+    _, boot_id, length_us, expires_us, ended, its_host, pid, _, file, device, inode, token = row
     detail = f"pid {pid} on {its_host}"
     if ended:
         return Sight(proof=SenderProof(ended), detail=detail, over=True, recorded=True)
@@ -108,6 +108,7 @@ def sight(row: tuple[Any, ...] | None, clock: Clock) -> Sight:
     free_at = None if over else from_micros(clock.now_us() + left_us)
     seen = "unclear"
     if same_boot and boot_id:
+        path = str(database.parent / file) if file else ""
         seen = owner.probe(owner.OwnerFile(path=path, device=device, inode=inode, token=token))
     if seen == "free":
         return Sight(proof=SenderProof.DEAD, detail=detail, over=True, recorded=False)
@@ -167,7 +168,8 @@ class LeaseKeeper:
             host(),
             os.getpid(),
             pid_namespace(),
-            file.path,
+            # Without the folder: a container may see it under another name than the rest of the machine.
+            str(Path(file.path).relative_to(self._path.parent)) if file.path else "",
             file.device,
             file.inode,
             file.token,

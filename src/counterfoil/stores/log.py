@@ -64,7 +64,7 @@ def refuse_damage(database: Path) -> None:
         JournalDamaged: it does, and opening the database would lose it without a word.
     """
     log = Path(f"{database}-wal")
-    before = b""
+    before: bytes | None = None
     for _ in range(5):  # Another process may be beginning the log anew while we read: then look again.
         content = log.read_bytes() if log.exists() else b""
         where = _damaged(content)

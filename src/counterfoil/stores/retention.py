@@ -80,10 +80,10 @@ def ended_leases(cursor: sqlite3.Cursor, tables: Tables, me: str) -> list[tuple[
     """Return the incarnations, with their owner files, that have ended and that no run names. Their end is recorded."""
     ended = []
     for row in cursor.execute(tables.sql["unnamed_leases"], (me,)).fetchall():
-        seen = sight(row, tables.clock)
+        seen = sight(row, tables.clock, tables.path)
         tables.record_death(cursor, row[0], seen)
         if seen.proof in (SenderProof.RELEASED, SenderProof.DEAD):
-            ended.append((row[0], row[8]))
+            ended.append((row[0], str(tables.path.parent / row[8]) if row[8] else ""))
     return ended
 
 

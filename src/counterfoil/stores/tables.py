@@ -181,7 +181,7 @@ class Tables:
 
     def sight(self, cursor: sqlite3.Cursor, incarnation: str) -> Sight:
         """Say what is known of an incarnation."""
-        return sight(cursor.execute(self.sql["lease"], (incarnation,)).fetchone(), self.clock)
+        return sight(cursor.execute(self.sql["lease"], (incarnation,)).fetchone(), self.clock, self.path)
 
     def record_death(self, cursor: sqlite3.Cursor, incarnation: str, seen: Sight) -> None:
         """Keep a proof of death, which the owner file cannot give for ever."""

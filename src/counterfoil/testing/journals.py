@@ -32,7 +32,6 @@ from counterfoil.stores.protocol import (
     Entry,
     Head,
     HeadChange,
-    Owned,
     Refused,
     Store,
     Tombstone,
@@ -140,8 +139,3 @@ class Pen:
                 Receipt(call="1.1", proof=Proof.RESPONSE, attempt=1, result=Raw(b"true")),
             )
         await self.must(Completed(output=Raw(b'"done"')), status=Status.COMPLETED)
-
-
-def is_owned(answer: Claimed | Owned | None) -> bool:
-    """Tell whether a claim found another owner."""
-    return isinstance(answer, Owned)
