@@ -20,7 +20,7 @@ from counterfoil.core.events import Event, Status
 from counterfoil.core.flow import Difference
 from counterfoil.core.rules import Rule
 from counterfoil.core.state import RunState, fold
-from counterfoil.errors import CounterfoilError, DefinitionError, LeaseLost, NoSuchRun
+from counterfoil.errors import CounterfoilError, DefinitionError, LeaseLost, NoSuchRun, RunOwned
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.lives import begin_life, start_run
 from counterfoil.runtime.loop import Driver
@@ -199,8 +199,10 @@ async def _continue(
     progress: Callable[[Event], None] | None,
     stop: asyncio.Event | None,
 ) -> RunResult:
-    if isinstance(known, Tombstone) or known.status.terminal:
+    if isinstance(known, Tombstone):
         return await standing(store, known)
+    if known.status.terminal:
+        return await _ended(store, known)
     while True:
         try:
             state = await _live(store, agent, known.run_id, patience, progress, stop)
@@ -222,17 +224,36 @@ async def _live(
 ) -> RunState:
     """One life of a run, from its lease to its release."""
     journal = await begin_life(store, run_id)
-    driver = Driver(journal, agent, patience=patience, progress=progress)
-    watcher = asyncio.create_task(_watch(stop, driver)) if stop is not None else None
+    driver: Driver | None = None
+    watcher: asyncio.Task[None] | None = None
     try:
+        driver = Driver(journal, agent, patience=patience, progress=progress)
+        if stop is not None:
+            watcher = asyncio.create_task(_watch(stop, driver))
         await driver.drive()
         return journal.state
     finally:
         if watcher is not None:
             watcher.cancel()
-        if not driver.all_ended:
+        if driver is not None and not driver.all_ended:
             journal.lease.outlived = True
         await asyncio.shield(_release(store, run_id, journal.fence))
+
+
+async def _ended(store: Store, known: Head) -> RunResult:
+    """Return how a run has ended, after weighing what was written to it since: that can raise the incident flag."""
+    state = fold(await store.events(known.run_id))
+    if known.mail == state.mail:
+        return result_of(known.run_id, state)
+    try:
+        journal = await begin_life(store, known.run_id)
+    except RunOwned:  # Whoever holds it reads it.
+        return result_of(known.run_id, state)
+    try:
+        await journal.commit()
+        return result_of(known.run_id, journal.state)
+    finally:
+        await asyncio.shield(_release(store, known.run_id, journal.fence))
 
 
 async def _release(store: Store, run_id: str, fence: int) -> None:

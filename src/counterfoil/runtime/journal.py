@@ -5,6 +5,7 @@ It must not decide what to do: `core.plan` does. It knows how to write, and what
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,18 +17,19 @@ from counterfoil.core.events import (
     Decided,
     Event,
     LifeBegan,
+    MailRefused,
     Receipt,
     Recorded,
     SenderReleased,
     TurnOpened,
 )
-from counterfoil.core.mail import Evidence, absorb, decode_item, encode_item
+from counterfoil.core.mail import Evidence, Item, absorb, decode_item, encode_item
 from counterfoil.core.state import Outcome, RunState, apply
 from counterfoil.errors import LeaseLost
 from counterfoil.runtime.model import Exchange
 from counterfoil.runtime.patience import insist
 from counterfoil.runtime.transcript import exchange
-from counterfoil.stores.protocol import Appended, Entry, Head, HeadChange, Refused, Store, entry_kind
+from counterfoil.stores.protocol import Appended, Entry, Head, HeadChange, Mail, Refused, Store, entry_kind
 
 
 class Note(Struct, frozen=True):
@@ -90,7 +92,7 @@ class Journal:
         whole = True
         while self._notes:
             entries = self._entries()
-            answer = await insist(lambda entries=entries: self._append(entries))  # type: ignore[misc]  # bound now
+            answer = await insist(partial(self._append, entries))
             if isinstance(answer, Appended):
                 self._link, self._notes = entries[-1].link, []
                 self._durable = (self.state, len(self.history), self.decided)
@@ -104,12 +106,16 @@ class Journal:
 
     async def drain_mail(self) -> None:
         """Turn unread mailbox items into facts: evidence before verdicts."""
-        mail = await self.store.mail(self.run_id, self.state.mail)
-        items = [(each, decode_item(each.body)) for each in mail]
+        mail = await self._unread()
+        items = [(each, _item(each.body)) for each in mail]
         items.sort(key=lambda pair: not isinstance(pair[1], Evidence))
         for each, item in items:
+            if item is None:
+                why = "it cannot be read; a newer counterfoil may have written it"
+                self.note(MailRefused(item=each.number, item_id=each.item_id, why=why), fact=True)
+                continue
             past = await self._past_outcome(item.fact.call) if isinstance(item, Evidence) else None
-            for event in absorb(self.state, item, each.number, each.item_id, lambda _call, past=past: past):  # type: ignore[misc]
+            for event in absorb(self.state, item, each.number, each.item_id, partial(_known, past)):
                 self.note(event, fact=True)
 
     @property
@@ -123,10 +129,13 @@ class Journal:
 
     async def has_mail(self) -> bool:
         """Whether somebody wrote to the run since we last read."""
-        return bool(await self.store.mail(self.run_id, self.state.mail))
+        return bool(await self._unread())
+
+    async def _unread(self) -> list[Mail]:
+        return await insist(lambda: self.store.mail(self.run_id, self.state.mail))
 
     def _advance(self, state: RunState | None, recorded: Recorded) -> RunState:
-        """Fold one event, and keep what outlives the turn: the exchange that a new turn closes, and who held a fence."""
+        """Fold one event, and keep what outlives a turn: the exchange that a new one closes, and who held a fence."""
         match recorded.event:
             case TurnOpened(turn=turn, digest=asked) if asked:
                 self.digests[turn] = asked
@@ -205,3 +214,14 @@ async def post_evidence(store: Store, run_id: str, fence: int, fact: Receipt | A
     item_id = f"evidence:{fence}:{fact.call}:{fact.attempt}:{entry_kind(fact)}"
     body = encode_item(Evidence(sender=fence, fact=fact))
     await insist(lambda: store.post(run_id, item_id, body))
+
+
+def _item(body: bytes) -> Item | None:
+    try:
+        return decode_item(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def _known(past: Outcome | None, _call: str) -> Outcome | None:
+    return past

@@ -81,6 +81,8 @@ def _first(store: Store, agent: Agent, raw: Raw, run_id: str, labels: dict[str, 
 async def begin_life(store: Store, run_id: str) -> Journal:
     """Take a run and say so in its journal, together with what was seen of the worker that held it before.
 
+    Of a run that has ended only the mail is read: late evidence can be an incident, and changes nothing else.
+
     Raises:
         NoSuchRun: there is no such run.
         RunOwned: another live worker holds it.
@@ -98,14 +100,21 @@ async def begin_life(store: Store, run_id: str) -> Journal:
             pass
     try:
         journal = await read_journal(store, claimed.head)
+        if not journal.state.status.terminal:
+            _say_who(journal, claimed)
+        await journal.drain_mail()
     except BaseException:
         await store.release(run_id, fence=claimed.head.fence)
         raise
+    return journal
+
+
+def _say_who(journal: Journal, claimed: Claimed) -> None:
     before = journal.state.fence
     journal.note(
         LifeBegan(
             life=claimed.head.lives,
-            incarnation=store.lease.incarnation,
+            incarnation=journal.lease.incarnation,
             pid=os.getpid(),
             host=socket.gethostname(),
             version=__version__,
@@ -115,8 +124,6 @@ async def begin_life(store: Store, run_id: str) -> Journal:
     )
     if claimed.previous and claimed.proof is not None and journal.lives.get(before) == claimed.previous:
         journal.note(SenderObserved(sender=before, proof=claimed.proof, detail="at take-over"), fact=True)
-    await journal.drain_mail()
-    return journal
 
 
 async def read_journal(store: Store, head: Head) -> Journal:
