@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from counterfoil.core.events import Failure, Receipt, Rejected, Status
+from counterfoil.core.events import Failure, Receipt, Rejected, Status, Unstored
 from counterfoil.core.rules import Rule
 from counterfoil.errors import DefinitionError
 from counterfoil.runtime.agent import PATIENCE, RunResult, StoreLike, arun, blocking, use_store
@@ -88,11 +88,14 @@ async def aguard(
         What became of it. Nothing is raised for unknown or waiting.
 
     Raises:
-        DefinitionError: the arguments do not fit the tool.
+        DefinitionError: the arguments do not fit the tool, or a result stored long ago does not fit its type any more.
         InputMismatch: the id is known, with other arguments.
         RunOwned: another live worker makes this call now.
     """
-    refusal = tool.refusal(msgspec.json.encode(dict(arguments)).decode())
+    try:
+        refusal = tool.refusal(msgspec.json.encode(dict(arguments)).decode())
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"the arguments of {tool.name} are no JSON values: {error}") from error
     if refusal is not None:
         raise DefinitionError(refusal.message, remedy="Pass the arguments that the tool's type hints name.")
     async with use_store(store) as opened:
@@ -101,13 +104,25 @@ async def aguard(
             return _guarded(result)
         for recorded in await opened.events(run_id):
             match recorded.event:
+                case Receipt(call="1.1", unstored=Unstored(why=why)):
+                    return _guarded(result, note=f"done; its result could not be stored: {why}")
                 case Receipt(call="1.1", result=stored):
-                    return _guarded(result, value=tool.result.load(stored))
+                    return _guarded(result, value=_loaded(tool, stored))
                 case Rejected(call="1.1", failure=failure):
                     return _guarded(result, error=failure)
                 case _:
                     pass
         return _guarded(result)
+
+
+def _loaded(tool: Tool, stored: Raw) -> Any:
+    try:
+        return tool.result.load(stored)
+    except ValueError as error:
+        raise DefinitionError(
+            f"the stored result of {tool.name} does not fit its declared type any more: {error}",
+            remedy="The call is done and is not made again; read its result with `counterfoil show`.",
+        ) from error
 
 
 def guard(
@@ -122,12 +137,12 @@ def guard(
     return blocking(aguard, run_id, tool, arguments, store=store, patience=patience)
 
 
-def _guarded(result: RunResult, *, value: Any = None, error: Failure | None = None) -> Guarded:
+def _guarded(result: RunResult, *, value: Any = None, error: Failure | None = None, note: str = "") -> Guarded:
     return Guarded(
         run_id=result.run_id,
         status=result.status,
         value=value,
         error=error,
         because=result.because,
-        note=result.note,
+        note=note or result.note,
     )
