@@ -237,7 +237,7 @@ async def _live(
             watcher.cancel()
         if driver is not None and not driver.all_ended:
             journal.lease.outlived = True
-        await asyncio.shield(_release(store, run_id, journal.fence))
+        await asyncio.shield(release(store, run_id, journal.fence))
 
 
 async def _ended(store: Store, known: Head) -> RunResult:
@@ -253,10 +253,10 @@ async def _ended(store: Store, known: Head) -> RunResult:
         await journal.commit()
         return result_of(known.run_id, journal.state)
     finally:
-        await asyncio.shield(_release(store, known.run_id, journal.fence))
+        await asyncio.shield(release(store, known.run_id, journal.fence))
 
 
-async def _release(store: Store, run_id: str, fence: int) -> None:
+async def release(store: Store, run_id: str, fence: int) -> None:
     """Give the run up; where that cannot be written, the lease's end does it."""
     with contextlib.suppress(CounterfoilError):
         await store.release(run_id, fence=fence)

@@ -185,7 +185,7 @@ class Driver:
                 case Await() | Stop():
                     return action, starts
                 case Pause() | Finish():
-                    self._close(action)
+                    self.close(action)
                     return action, starts
                 case _:
                     assert_never(action)
@@ -215,7 +215,7 @@ class Driver:
         assert terms is not None
         return terms
 
-    def _close(self, action: Pause | Finish) -> None:
+    def close(self, action: Pause | Finish) -> None:
         """Write down why the run stands still, or how it ended; a pause that stands already is not written again."""
         match action:
             case Finish(status=Status.COMPLETED):
@@ -269,7 +269,7 @@ class Driver:
     async def _wait(self, until: datetime | None, because: Rule) -> bool:
         now = self.journal.store.now()
         if not self._tasks and until is not None and until - now > self.patience:
-            self._close(Pause(Status.WAITING, because, until=until))
+            self.close(Pause(Status.WAITING, because, until=until))
             await self.journal.commit()
             return True
         await self._next_message(until)
@@ -303,15 +303,15 @@ class Driver:
                 if broken is not None:
                     raise broken
                 for event in events:
-                    await self._learn(event)
+                    await self.learn(event)
             case Late(event=event):
-                await self._learn(event)
+                await self.learn(event)
             case Mark():
                 await self._mark(message)
             case _:
                 assert_never(message)
 
-    async def _learn(self, event: Event) -> None:
+    async def learn(self, event: Event) -> None:
         """Note a fact; where its call is settled by now, the mailbox weighs it: two answers can be an incident."""
         if isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
             call = self.journal.state.call(event.call)
