@@ -192,6 +192,12 @@ def needs_lookup(contract: Contract) -> bool:
     return then is not None or isinstance(first, Transactional)
 
 
+def settle_time(contract: Contract) -> timedelta | None:
+    """Return how long after its sender's end a request may still show, or None where nobody declared it."""
+    first, then = lines(contract)
+    return first.settles_in if isinstance(first, Transactional) else then.settles_in if then else None
+
+
 def wants_record(contract: Contract) -> bool:
     """Tell whether a dispatch under this contract must be durable before the tool is entered."""
     return not isinstance(contract, Read)

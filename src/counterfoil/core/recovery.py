@@ -34,6 +34,7 @@ from counterfoil.core.contracts import (
     Terms,
     Transactional,
     lines,
+    settle_time,
 )
 from counterfoil.core.events import Answer
 from counterfoil.core.evidence import Facts
@@ -132,10 +133,12 @@ def _verify(terms: Terms, facts: Facts, now: datetime) -> Move:
     """The store may have lost a dispatch of this call: what that one sent must have had its time to show."""
     if not (facts.can_look and facts.same_scope):
         return Unknown(Rule.UNVERIFIABLE)
-    _, lookup = lines(terms.contract)
-    settled = facts.verify_since + lookup.settles_in if facts.verify_since and lookup else None
-    if settled is not None and now < settled:
-        return Wait(settled, Rule.SETTLING)
+    if facts.verify_since is not None:
+        settles_in = settle_time(terms.contract)
+        if settles_in is None:
+            return _last_look(facts, now, Unknown(Rule.UNVERIFIABLE), enough=facts.answer is Answer.ABSENT)
+        if now < facts.verify_since + settles_in:
+            return Wait(facts.verify_since + settles_in, Rule.SETTLING)
     if facts.answer is Answer.ABSENT:
         return Dispatch(Rule.VERIFIED_ABSENT)
     if facts.asks_left:
@@ -228,7 +231,7 @@ def _look(line: Lookup, terms: Terms, facts: Facts, now: datetime) -> Move:
         return Observe(Rule.LOOK_AT_SENDER)
     if not facts.ended:
         return _look_while_unproven(terms, facts, now)
-    settled = _moment(facts.sender_since) + line.settles_in
+    settled = _settled(facts, line.settles_in)
     if now < settled:
         return Ask(Rule.LOOK_EARLY) if _may_look_early(facts) else Wait(settled, Rule.SETTLING)
     if facts.answer is Answer.ABSENT and _moment(facts.asked_at) >= settled:
@@ -236,6 +239,12 @@ def _look(line: Lookup, terms: Terms, facts: Facts, now: datetime) -> Move:
     if facts.asks_left:
         return _when_due(facts, now, Ask(Rule.LOOK_AGAIN))
     return Unknown(Rule.CANNOT_TELL)
+
+
+def _settled(facts: Facts, settles_in: timedelta) -> datetime:
+    """From when on nothing can land any more: neither what the journal knows of nor what a restored store has lost."""
+    ended = _moment(facts.sender_since)
+    return max(ended, facts.verify_since or ended) + settles_in
 
 
 def _proven_absent(facts: Facts) -> Move:
