@@ -213,3 +213,19 @@ def test_the_provider_never_takes_an_id_that_a_client_chose(
     call.create()
     ids = [effect.object_id for effect in shared.ledger.effects(endpoint=endpoint)]
     assert len(ids) == len(set(ids)) == 3
+
+
+def test_a_put_may_ask_that_nothing_be_there_yet(shared: ProviderProcess, call: Caller, endpoint: str) -> None:
+    assert call.put("o1", {"n": 1}, **{"If-None-Match": "*"}).status == 201
+    refused = call.put("o1", {"n": 2}, **{"If-None-Match": "*"})
+    assert (refused.status, refused.body["error"]) == (412, "exists")
+    assert [effect.arguments for effect in shared.ledger.effects(endpoint=endpoint)] == [{"n": 1}]
+    assert call.put("o1", {"n": 3}).ok
+
+
+def test_a_reader_may_ask_for_what_is_new(shared: ProviderProcess, call: Caller, endpoint: str) -> None:
+    call.create({"n": 1}, key="old")
+    effects, requests = shared.ledger.newest()
+    call.create({"n": 2}, key="new")
+    assert [effect.key for effect in shared.ledger.effects(after=effects)] == ["new"]
+    assert [request.key for request in shared.ledger.requests(after=requests)] == ["new"]

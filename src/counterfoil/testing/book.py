@@ -54,6 +54,7 @@ class Write:
         key: the idempotency key; empty: none.
         reference: what lookups find the effect by; empty: nothing.
         arguments: the body without the key, as JSON with sorted names, so that equal arguments are equal texts.
+        only_new: of a PUT, it asked that nothing be there yet.
     """
 
     method: Literal["POST", "PUT"]
@@ -62,6 +63,7 @@ class Write:
     key: str
     reference: str
     arguments: str
+    only_new: bool = False
 
     @property
     def place(self) -> tuple[str, str]:
@@ -245,6 +247,8 @@ class Book:
                 chosen = json.loads(write.arguments).get("id")
                 if chosen is not None and _exists(db, write.endpoint, chosen):
                     return Outcome(409, {"error": "exists", "message": f"{chosen} exists already"}, "exists")
+            if write.only_new and chosen is not None and _exists(db, write.endpoint, chosen):
+                return Outcome(412, {"error": "exists", "message": f"{chosen} exists already"}, "exists")
             outcome = self._take_effect(db, write, behaviour, chosen)
             self._remember(db, write, behaviour, failure or outcome)
             return outcome

@@ -83,12 +83,13 @@ class Ledger:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def effects(self, key: str | None = None, endpoint: str | None = None) -> list[Effect]:
+    def effects(self, key: str | None = None, endpoint: str | None = None, *, after: int = 0) -> list[Effect]:
         """Return what really happened, oldest first.
 
         Args:
             key: only with this idempotency key.
             endpoint: only of this endpoint.
+            after: only those with a higher number.
         """
         columns = "id, endpoint, object_id, key, reference, arguments, result, applied_at"
         return [
@@ -102,15 +103,16 @@ class Ledger:
                 result=json.loads(row[6]),
                 applied_at=row[7],
             )
-            for row in self._rows("effects", columns, key, endpoint)
+            for row in self._rows("effects", columns, key, endpoint, after)
         ]
 
-    def requests(self, key: str | None = None, endpoint: str | None = None) -> list[Request]:
+    def requests(self, key: str | None = None, endpoint: str | None = None, *, after: int = 0) -> list[Request]:
         """Return what was asked, oldest first. A working key hides a repeat from the effects, never from these.
 
         Args:
             key: only with this idempotency key.
             endpoint: only to this endpoint.
+            after: only those with a higher number.
         """
         columns = "id, endpoint, method, key, reference, arguments, at, answer"
         return [
@@ -124,7 +126,7 @@ class Ledger:
                 at=row[6],
                 answer=row[7],
             )
-            for row in self._rows("requests", columns, key, endpoint)
+            for row in self._rows("requests", columns, key, endpoint, after)
         ]
 
     def effects_by_key(self) -> dict[str, int]:
@@ -134,6 +136,14 @@ class Ledger:
     def count(self) -> int:
         """Return the number of effects."""
         return len(self.effects())
+
+    def newest(self) -> tuple[int, int]:
+        """Return the numbers of the newest effect and the newest request: what comes later has higher ones."""
+        with self._open() as connection:
+            row = connection.execute(
+                "select (select coalesce(max(id), 0) from effects), (select coalesce(max(id), 0) from requests)"
+            ).fetchone()
+        return int(row[0]), int(row[1])
 
     def wait_for_effects(
         self, count: int, *, key: str | None = None, endpoint: str | None = None, timeout_s: float = 10.0
@@ -167,14 +177,16 @@ class Ledger:
         """
         return _wait(lambda: self.requests(key, endpoint), count, "requests", timeout_s)
 
-    def _rows(self, table: str, columns: str, key: str | None, endpoint: str | None) -> list[Any]:
-        uri = f"{self.path.resolve().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
+    def _rows(self, table: str, columns: str, key: str | None, endpoint: str | None, after: int = 0) -> list[Any]:
+        with self._open() as connection:
             return connection.execute(
                 f"select {columns} from {table}"  # noqa: S608 - both are written in this file
-                " where (? is null or key = ?) and (? is null or endpoint = ?) order by id",
-                (key, key, endpoint, endpoint),
+                " where id > ? and (? is null or key = ?) and (? is null or endpoint = ?) order by id",
+                (after, key, key, endpoint, endpoint),
             ).fetchall()
+
+    def _open(self) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=10))
 
 
 def _wait(read: Callable[[], list[_Row]], count: int, what: str, timeout_s: float) -> list[_Row]:

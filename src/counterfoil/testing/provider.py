@@ -3,7 +3,7 @@
 It must not know counterfoil: it is the outside world, and its `Ledger` is the judge of every crash test.
 
     POST /{endpoint}             create; the key comes in the header Idempotency-Key or the body field idempotency_key
-    PUT  /{endpoint}/{id}        set; counts an effect each time
+    PUT  /{endpoint}/{id}        set; counts an effect each time. If-None-Match: * creates, or conflicts (412)
     GET  /{endpoint}?reference=K objects that carry a reference (header X-Reference, else the key); [] is "absent"
     GET  /{endpoint}/{id}        one object
     PUT  /_behaviour/{endpoint}  see `Behaviour`      GET /_ledger, /_health      POST /_clock {"advance_s": N}
@@ -274,6 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
             key="" if key is None else _text("the idempotency key", key),
             reference="" if reference is None else _text("the reference", reference),
             arguments=json.dumps(body, sort_keys=True),
+            only_new=method == "PUT" and self.headers.get("If-None-Match") == "*",
         )
 
 
