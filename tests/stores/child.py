@@ -39,6 +39,10 @@ class Child:
         assert isinstance(answer, Owned)
         return {"owned": answer.owner, "proof": answer.proof}
 
+    async def release(self, run_id: str) -> Any:
+        await self.store.release(run_id, fence=self.pens[run_id].fence)
+        return None
+
     async def write(self, run_id: str, count: int) -> Any:
         for _ in range(count):
             await self.pens[run_id].note(self.pens[run_id].position)

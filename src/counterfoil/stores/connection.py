@@ -6,6 +6,7 @@ It must not run a statement of the store's: it opens, translates and closes.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,8 @@ from counterfoil.errors import CounterfoilError, JournalDamaged, StoreBusy, Stor
 from counterfoil.stores.clock import Clock
 
 OLDEST_SQLITE = (3, 24, 0)
+
+_INDEX_BYTES = 65536  # Of the log's index, with some room.
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -72,6 +75,14 @@ def busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in _BUSY
 
 
+def _full(path: Path) -> bool:
+    """Whether there is no room for the smallest file that SQLite needs: it calls that an I/O error."""
+    try:
+        return shutil.disk_usage(path.parent).free < _INDEX_BYTES
+    except OSError:
+        return False
+
+
 def translate(error: sqlite3.Error, path: Path) -> CounterfoilError:
     """Return what an error of SQLite means to a person."""
     code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
@@ -79,7 +90,7 @@ def translate(error: sqlite3.Error, path: Path) -> CounterfoilError:
         return StoreBusy(f"{path}: another process holds the write lock ({error})")
     if code in _DAMAGED:
         return JournalDamaged(f"{path}: {error}")
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _full(path)):
         return StoreUnavailable(f"{path}: the disk is full; nothing of this write was kept")
     if getattr(error, "sqlite_errorcode", 0) in _CONTRADICTS:
         return JournalDamaged(f"{path}: what is stored contradicts itself ({error})")

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from counterfoil.core.codec import from_micros
 from counterfoil.core.events import SenderProof
-from counterfoil.errors import StoreUnavailable
+from counterfoil.errors import CounterfoilError, StoreUnavailable
 from counterfoil.stores import owner
 from counterfoil.stores.clock import Clock, host, pid_namespace
 from counterfoil.stores.commits import Commits
@@ -209,7 +209,7 @@ class LeaseKeeper:
                     connection = connect(self._path, self._clock, timedelta(seconds=min(third_s, 1.0)))
                 self._renew(connection, lease)
                 wait_s = third_s
-            except (sqlite3.Error, OSError):
+            except (sqlite3.Error, OSError, CounterfoilError):
                 wait_s = third_s / 10  # The disk is full, or the lock was never free: until the lease is over, again.
                 if connection is not None:
                     close(connection)
