@@ -256,9 +256,12 @@ async def test_a_claim_of_which_nobody_heard_is_given_back(store: SqliteStore, p
     assert isinstance(await store.claim("r"), Claimed), "it was ours, and nobody knew"
 
 
-async def test_a_lease_that_was_not_written_is_not_held(store: SqliteStore, plan: dict[str, Any]) -> None:
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_lease_that_may_not_have_been_written_is_not_held(
+    after: bool, store: SqliteStore, plan: dict[str, Any]
+) -> None:
     await start(store, "r")
-    plan.update(statement="COMMIT", times=1)
+    plan.update(statement="COMMIT", times=1, after=after)
     with pytest.raises(StoreUnavailable):
         await store.claim("r")
     assert not store.lease.alive()

@@ -136,7 +136,8 @@ class LeaseKeeper:
         """Take a lease if there is none: a new owner file, a new row, durable. Return whether one was taken."""
         if self.current.alive():
             return False
-        fresh = self.current if self.current.file is None else Incarnation(self._clock)
+        lost = self.current if self.current.file is not None else None
+        fresh = self.current if lost is None else Incarnation(self._clock)
         before_us = self._clock.boottime_us()
         folder = Path(f"{self._path}.owners")
         try:
@@ -150,11 +151,13 @@ class LeaseKeeper:
         except BaseException:
             owner.let_go(fresh.file, remove=True)
             fresh.file = None
+            if lost is None:
+                self.current = Incarnation(self._clock)  # The row may be there all the same: no name is used again.
             raise
         fresh.extend(before_us + self._length_us)
-        if fresh is not self.current:
-            self.past.append(self.current)
-            self.current = fresh
+        if lost is not None:
+            self.past.append(lost)
+        self.current = fresh
         if self._thread is None:
             self._thread = OwnedThread("counterfoil-lease", self._keep)
         return True

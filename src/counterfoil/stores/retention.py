@@ -77,18 +77,21 @@ def forget(cursor: sqlite3.Cursor, tables: Tables, before_us: int) -> int:
 
 
 def ended_leases(cursor: sqlite3.Cursor, tables: Tables, me: str) -> list[tuple[str, str]]:
-    """Return the incarnations, with their owner files, that have ended and that no run names. Their end is recorded."""
+    """Return the incarnations, with their owner files, that will do no more and that no run names.
+
+    A death is recorded first. One whose lease is over and whose process may live is kept while its lock is held.
+    """
     ended = []
     for row in cursor.execute(tables.sql["unnamed_leases"], (me,)).fetchall():
         seen = sight(row, tables.clock, tables.path)
         tables.record_death(cursor, row[0], seen)
-        if seen.proof in (SenderProof.RELEASED, SenderProof.DEAD):
+        if seen.over and seen.proof is not SenderProof.ALIVE:
             ended.append((row[0], str(tables.path.parent / row[8]) if row[8] else ""))
     return ended
 
 
 def forget_leases(cursor: sqlite3.Cursor, tables: Tables, ended: list[tuple[str, str]]) -> None:
-    """Delete owner files and lease rows, in this order: the end of each stands in the store already."""
+    """Delete owner files and lease rows, in this order: what was known of each stands in the store already."""
     for incarnation, path in ended:
         if path:
             with contextlib.suppress(OSError):

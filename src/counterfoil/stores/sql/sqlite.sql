@@ -136,7 +136,7 @@ WHERE incarnation <> ? AND incarnation NOT IN (SELECT incarnation FROM lives)
   AND incarnation NOT IN (SELECT owner FROM runs WHERE owner <> '');
 
 -- name: delete_lease
-DELETE FROM leases WHERE incarnation = ? AND ended <> '';
+DELETE FROM leases WHERE incarnation = ?;
 
 -- name: run_ids
 SELECT run_id FROM runs ORDER BY run_no;
