@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.core.codec import link
+from counterfoil.core.codec import first_link, link
 from counterfoil.core.events import TurnOpened
 from counterfoil.errors import JournalDamaged
 from counterfoil.stores import log
-from counterfoil.stores.protocol import Damage
+from counterfoil.stores.protocol import Damage, Head
 from counterfoil.stores.sqlite import SqliteStore
-from counterfoil.testing.journals import Pen, fresh, pen_for
+from counterfoil.testing.journals import Pen, entry_of, fresh, pen_for
 from tests.stores.processes import AheadClock
 
 EVENTS = 8
@@ -299,3 +299,37 @@ async def test_a_damaged_page_is_loud_and_verify_says_so(tmp_path: Path) -> None
     assert "malformed" in found[0].what
     assert await store.head("r") is not None, "one damaged table must not hide the others"
     await store.close()
+
+
+async def test_a_damaged_run_is_not_pruned(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    clock = later()
+    store = SqliteStore(path, clock=clock)
+    for run_id in ("damaged", "sound"):
+        pen = await fresh(store, run_id)
+        await pen.finish(key="k")
+        await store.release(run_id, fence=pen.fence)
+    change(path, "UPDATE events SET fence = 9 WHERE run_no = 1 AND position = 3")
+    clock.advance(timedelta(hours=1))
+    assert await store.prune(older_than=timedelta(minutes=1)) == 1
+    assert [head.run_id for head in await store.find()] == ["damaged"]
+    assert [damage.position for damage in await store.verify()] == [3]
+    await store.close()
+
+
+async def test_a_first_event_that_is_not_chained_to_its_run_is_not_written(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db")
+    event = TurnOpened(turn=1)
+    first = entry_of(event, position=1, at=store.now(), fence=0, before=first_link("another"))
+    with pytest.raises(ValueError, match="not chained to the run's id"):
+        await store.start(Head(run_id="r", flow="f"), first)
+    assert await store.head("r") is None
+    await store.close()
+
+
+async def test_a_store_without_its_namespace_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    await SqliteStore(path).close()
+    change(path, "DELETE FROM meta WHERE name = 'namespace'")
+    with pytest.raises(JournalDamaged, match="no key can be minted"):
+        SqliteStore(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from counterfoil.core.events import SenderProof
+from counterfoil.errors import StoreUnavailable
 from counterfoil.stores import owner
 from counterfoil.stores.protocol import Claimed, Owned
 from counterfoil.stores.sqlite import SqliteStore
@@ -46,12 +47,16 @@ def other(path: Path, store: SqliteStore) -> Iterator[Worker]:
         yield running
 
 
+def owner_folder(path: Path) -> Path:
+    return Path(f"{path}.owners")
+
+
 def owner_file(path: Path, incarnation: str) -> Path:
-    return Path(f"{path}.owners") / incarnation
+    return owner_folder(path) / incarnation
 
 
 def owner_files(path: Path) -> list[str]:
-    folder = Path(f"{path}.owners")
+    folder = owner_folder(path)
     return [file.name for file in folder.iterdir()] if folder.exists() else []
 
 
@@ -289,3 +294,14 @@ async def test_the_lock_is_taken_with_the_first_claim_and_not_before(store: Sqli
     assert store.lease.owner_fd is not None
     assert not os.get_inheritable(store.lease.owner_fd)
     assert store.lease.alive()
+
+
+async def test_a_folder_that_cannot_be_made_is_named(path: Path, store: SqliteStore) -> None:
+    await start(store, "r")
+    folder = owner_folder(path)
+    folder.write_text("in the way")
+    with pytest.raises(StoreUnavailable, match=r"store\.db\.owners: no owner file can be made"):
+        await store.claim("r")
+    assert not store.lease.alive()
+    folder.unlink()
+    assert isinstance(await store.claim("r"), Claimed)
