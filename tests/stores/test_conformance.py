@@ -85,7 +85,7 @@ FAULTS: list[tuple[str, str, str, str, Case]] = [
     ("every item is new", "posted", "item_id = ?", "item_id = ? || 'x'", owner_cases.mail_is_kept_in_order_and_once),
     (
         "a restore leaves the fences",
-        "refence",
+        "move_fences",
         "fence = ? | (fence & ?)",
         "fence = fence + 0 * (? + ?)",
         keeping_cases.a_restore_ends_every_fence_and_lease,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import subprocess
 import threading
@@ -406,8 +407,18 @@ async def test_where_no_boot_is_named_a_restart_ends_the_leases(tmp_path: Path) 
     await other.close()
 
 
-async def test_without_file_locks_a_lease_is_all_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterfoil.stores.owner.LOCKS", False)
+@pytest.mark.parametrize("where", ["platform", "file system"])
+async def test_without_file_locks_a_lease_is_all_there_is(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where == "platform":
+        monkeypatch.setattr("counterfoil.stores.owner.LOCKS", False)
+    else:
+
+        def flock(fd: int, how: int) -> None:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+        monkeypatch.setattr("counterfoil.stores.owner.fcntl.flock", flock)
     clock = ManualClock()
     one, other = (SqliteStore(tmp_path / "store.db", clock=clock) for _ in range(2))
     pen = await fresh(one, "r")

@@ -7,6 +7,7 @@ proves death, but only on the very file that the lease names. A pid proves nothi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -20,6 +21,9 @@ except ImportError:  # Windows: leases work, and nothing proves a death.
     LOCKS = False
 else:
     LOCKS = True
+
+# A file system that knows no such locks: as on Windows, nothing proves a death there.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 Sight = Literal["held", "free", "unclear"]
 
@@ -61,9 +65,11 @@ def hold(folder: Path, incarnation: str) -> OwnerFile:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(fd, token.encode())
         seen = os.fstat(fd)
-    except OSError:
+    except OSError as error:
         os.close(fd)
         path.unlink(missing_ok=True)
+        if error.errno in _NO_LOCKS:
+            return OwnerFile(path="", device=0, inode=0, token=token)
         raise
     return OwnerFile(path=str(path), device=seen.st_dev, inode=seen.st_ino, token=token, fd=fd)
 

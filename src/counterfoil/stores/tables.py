@@ -199,7 +199,7 @@ class Tables:
         """Begin a new epoch: no fence or lease from before is worth anything, and open runs look before they act."""
         epoch = self.epoch(cursor) + 1
         cursor.execute(self.sql["raise_epoch"], (epoch,))
-        cursor.execute(self.sql["refence"], (epoch << FENCE_BITS, OWNERS))
+        cursor.execute(self.sql["move_fences"], (epoch << FENCE_BITS, OWNERS))
         cursor.execute(self.sql["void_leases"], (me,))
         cursor.execute(self.sql["verify_open_runs"])
         return epoch

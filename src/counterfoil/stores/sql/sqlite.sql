@@ -95,7 +95,7 @@ UPDATE leases SET ended = ?, ended_us = ? WHERE incarnation = ? AND ended = '';
 UPDATE meta SET value = ? WHERE name = 'epoch';
 
 -- Every fence moves to the new epoch, so that no owner from before the restore can write.
--- name: refence
+-- name: move_fences
 UPDATE runs SET fence = ? | (fence & ?), owner = '';
 
 -- name: void_leases
