@@ -143,7 +143,7 @@ class Driver:
                     continue
                 for start in starts:
                     self._start(start)
-                if not starts and await self._rest(action):
+                if await self._rest(action):  # The plan counted what is started now as under way: then it waits.
                     return
         except LeaseLost:
             await self._hand_over()
@@ -237,7 +237,7 @@ class Driver:
                     self._note(paused)
 
     async def _rest(self, action: Action) -> bool:
-        """Nothing is to be started: wait for what is under way, or for its time, or leave. Return whether to leave."""
+        """All is started: wait for what is under way, or for its time, or leave. Return whether to leave."""
         if not self._inbox.empty():  # It came while the last commit was under way.
             await self._next_message(None)
             return False
@@ -277,6 +277,8 @@ class Driver:
 
     async def _next_message(self, until: datetime | None) -> None:
         """Take all messages that are there; wait for the first until then, looking at the mailbox meanwhile."""
+        if self._inbox.empty():
+            await asyncio.sleep(0)  # What was just started may be over at once; then no timer is set for it.
         while self._inbox.empty():
             left = MAIL_LOOK_S
             if until is not None:
