@@ -6,7 +6,6 @@ It must not read a clock or draw randomness: the same place in the same run has 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from collections.abc import Callable
 from typing import Literal
@@ -62,7 +61,7 @@ def mint(namespace: bytes, run_id: str, scope: str, turn: int, position: int) ->
     """
     parts = [run_id.encode(), scope.encode(), str(turn).encode(), str(position).encode()]
     message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-    return hmac.new(namespace, message, hashlib.sha256).digest()[:KEY_BYTES]
+    return hmac.digest(namespace, message, "sha256")[:KEY_BYTES]
 
 
 def render(key: bytes, style: KeyStyle) -> str:
