@@ -36,6 +36,7 @@ class Bench:
         self.provider = provider
         self.store = folder / "counterfoil.db"
         self._asks = folder / "asks"
+        self.notes = folder / "notes"
 
     def begin(self, flow: str, run_id: str = "r1", given: str = "go", **env: str) -> "subprocess.Popen[str]":
         """Begin a life and let it go on by itself."""
@@ -43,6 +44,7 @@ class Bench:
             **os.environ,
             "COUNTERFOIL_PROVIDER_URL": self.provider.url,
             "ASKS": str(self._asks),
+            "NOTES": str(self.notes),
             "PYTHONPATH": str(ROOT),
             **env,
         }
