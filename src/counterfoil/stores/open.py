@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlsplit
 from counterfoil.errors import UnsafeStore
 from counterfoil.stores.clock import Clock
 from counterfoil.stores.protocol import Store
-from counterfoil.stores.sqlite import SqliteStore
 
 DEFAULT = "counterfoil.db"
 VARIABLE = "COUNTERFOIL_STORE"
@@ -41,6 +40,8 @@ def open_store(
     if place is None:
         place = os.environ.get(VARIABLE) or DEFAULT
     path = place if not isinstance(place, str) else path_of(place)
+    from counterfoil.stores.sqlite import SqliteStore  # noqa: PLC0415 - 20 ms, paid when a store is opened
+
     return SqliteStore(path, lease=lease, namespace=namespace, clock=clock)
 
 
