@@ -6,6 +6,7 @@ import http.client
 import itertools
 import json
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -72,14 +73,20 @@ class Caller:
                 return Reply(0, error)
 
 
-def raw(port: int, sent: bytes, *, hang_up: bool = False) -> bytes:
-    """Send bytes as they are; return all that comes back, or nothing if we hang up first."""
+def raw(port: int, sent: bytes) -> bytes:
+    """Send bytes as they are; return all that comes back."""
     with closing(socket.create_connection(("127.0.0.1", port), timeout=5)) as connection:
         connection.sendall(sent)
-        if hang_up:
-            return b""
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def hang_up(port: int, sent: bytes, *, reset: bool) -> None:
+    """Send bytes and be gone, as a killed client is: with an end, or with a reset."""
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=5)) as connection:
+        connection.sendall(sent)
+        if reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 Naive = Callable[[Caller], Any]
