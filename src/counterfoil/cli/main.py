@@ -64,9 +64,9 @@ def counterfoil(
 
 def register() -> None:
     """Add every command."""
-    from counterfoil.cli import bench, care, demo, provider, read, run, settle
+    from counterfoil.cli import bench, care, crashtest, demo, provider, read, run, settle
 
-    for group in (demo, run, settle, read, care, bench, provider):
+    for group in (demo, run, settle, read, care, crashtest, bench, provider):
         group.register(app)
 
 
