@@ -79,8 +79,9 @@ def _module(place: str) -> ModuleType:
 
 
 def _from_name(place: str) -> ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    root, here = place.partition(".")[0], str(Path.cwd())
+    if importlib.util.find_spec(root) is None and here not in sys.path:
+        sys.path.insert(0, here)  # only where it is needed: a folder of odd scripts must not shadow a library
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:

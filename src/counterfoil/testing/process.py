@@ -50,7 +50,7 @@ class ProviderProcess:
     def __init__(self, ledger: str | Path, *, port: int = 0) -> None:
         self.ledger = Ledger(ledger)
         own = ["--port", str(port), "--ledger", str(ledger), "--die-with-parent", str(os.getpid())]
-        command = [sys.executable, "-m", _MODULE, *own]
+        command = [sys.executable, "-P", "-m", _MODULE, *own]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own module
         assert self._process.stdout is not None
         with self._process.stdout as stdout:

@@ -34,7 +34,7 @@ class ForkServer:
 
     def __init__(self, setup: Setup, variables: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "counterfoil.testing.crash.server"],
+            [sys.executable, "-P", "-m", "counterfoil.testing.crash.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **variables},
