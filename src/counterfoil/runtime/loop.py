@@ -61,6 +61,8 @@ MAIL_LOOK_S = 0.5
 """How often, in seconds, a run that waits looks whether somebody wrote to it."""
 
 
+NOTHING_IN_FLIGHT = InFlight()
+
 Key = tuple[str, int] | str | None
 """What is under way: an attempt by (call, number), a lookup by its call, or the model."""
 
@@ -267,8 +269,7 @@ class Driver:
         return not self._strays
 
     async def _wait(self, until: datetime | None, because: Rule) -> bool:
-        now = self.journal.store.now()
-        if not self._tasks and until is not None and until - now > self.patience:
+        if not self._tasks and until is not None and until - self.journal.store.now() > self.patience:
             self.close(Pause(Status.WAITING, because, until=until))
             await self.journal.commit()
             return True
@@ -506,6 +507,8 @@ class Driver:
                 self._progress(event)
 
     def _in_flight(self, starts: list[ForCall | AskModel]) -> InFlight:
+        if not self._tasks and not starts:
+            return NOTHING_IN_FLIGHT
         attempts = {what for what in self._tasks if isinstance(what, tuple)}
         lookups = {what for what in self._tasks if isinstance(what, str)}
         asking = None in self._tasks
