@@ -5,7 +5,7 @@
     counterfoil crashtest examples/support_desk.py:flow
 
 Each tool says what may be done about it when nobody saw its answer. The model is a script, so that it runs offline; put
-`counterfoil.models.openai.ChatModel` in its place, and nothing else changes.
+`counterfoil.models.openai.OpenAIChat` in its place, and nothing else changes.
 """
 
 import os
