@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -73,13 +73,16 @@ def register() -> None:
 register()
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line and leave with its exit code."""
     words = sys.argv[1:]
     options = words[: words.index("--")] if "--" in words else words
     if "--debug" in options:
         words.remove("--debug")
         os.environ[messages.DEBUG] = "1"
+    if words == ["--version"]:  # Said before typer loads what it reads options with.
+        print(f"counterfoil {__version__}")
+        return
     sys.exit(run_words(words))
 
 
