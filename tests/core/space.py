@@ -292,6 +292,8 @@ def _asked_of(
         first_line = len(windows) > 1 and window == "fresh" and repeats and not stopped
         if (first_line or not (scope and look) or answer in PLAIN_ANSWERS[1:]) and i % 7:
             continue
+        if backoff == "over now" and i % 5:
+            continue
         if "lookup first" in contract and i % 3:
             continue
         yield Case(
