@@ -258,6 +258,7 @@ class Matrix:
             failures=tuple(one for one in tried if one.broken),
             red=tuple(red),
             blind=tuple(blind),
+            judged=sum(bool(shape.effects) for shape in first.expected.calls.values()),
             cases=len(tried),
             kills=sum(one.fired for one in tried if one.how == "kill"),
             freezes=sum(one.fired for one in tried if one.how == "freeze"),

@@ -83,6 +83,7 @@ class Report(Struct, frozen=True, kw_only=True):
         failures: the cases that broke a promise.
         red: the cases with the guard off; none: it was not asked for.
         blind: calls with an effect of which the world showed nothing: they were not judged.
+        judged: how many calls with an effect were judged.
         cases: how many were tried.
         kills: how many fired, each proven by signal 9 and the window that the process had reported.
         freezes: how many fired.
@@ -96,6 +97,7 @@ class Report(Struct, frozen=True, kw_only=True):
     failures: tuple[Tried, ...]
     red: tuple[Tried, ...]
     blind: tuple[str, ...]
+    judged: int
     cases: int
     kills: int
     freezes: int
@@ -103,13 +105,14 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def red_failed(self) -> bool:
-        """Whether the control failed, as it must: a judge that passes an unguarded flow sees nothing."""
-        return any(tried.broken for tried in self.red)
+        """Whether the control failed, as it must: by a second effect, where the flow has effects."""
+        seen = {broken.promise for tried in self.red for broken in tried.broken}
+        return "one effect" in seen or (bool(seen) and not self.judged and not self.blind)
 
     @property
     def ok(self) -> bool:
         """Whether every promise held, at one window at least, and the control failed."""
-        return not self.failures and bool(self.rows) and (self.red_failed or not self.red)
+        return not self.sentences()
 
     def how_to_repeat(self, tried: Tried) -> str:
         """Return the command that tries one case again."""
@@ -124,6 +127,8 @@ class Report(Struct, frozen=True, kw_only=True):
         ]
         if not self.rows:
             found.append("no window was tried: nothing is proven")
+        if self.blind and not self.judged:
+            found.append(f"the ledger shows no effect of {', '.join(self.blind)}: nothing was judged")
         if self.red and not self.red_failed:
             found.append(
                 "the red control passed: with the guard off, a flow that is killed and started over broke nothing that "
