@@ -68,6 +68,8 @@ def register() -> None:
 
     for group in (demo, run, settle, read, care, crashtest, bench, provider):
         group.register(app)
+    for command in app.registered_commands:  # Whole, where click would cut it off.
+        command.short_help = (command.help or "").partition("\n")[0]
 
 
 register()

@@ -115,7 +115,7 @@ def row_line(row: Row) -> Text:
     return text
 
 
-def row_detail(row: Row, *, limit: int = VALUE) -> Text:
+def row_detail(row: Row, *, limit: int = VALUE, value: bool = True) -> Text:
     """Return what a row says besides its word: the call, or the tool with what came of it."""
     text = Text()
     if bytes(row.call):
@@ -125,7 +125,7 @@ def row_detail(row: Row, *, limit: int = VALUE) -> Text:
     said = shorten(plain(row.text), limit)
     if said:
         text.append("  " if row.tool else "").append(said)
-    if bytes(row.value):
+    if value and bytes(row.value):
         text.append("  " if text else "").append(json_text(row.value, limit), style="dim" if row.tool else "")
     return text
 
@@ -139,7 +139,7 @@ def row_margin(row: Row, *, full: bool) -> Text:
         parts.append((contract_words(row.terms.contract), "dim"))
     if row.proof is not None:
         parts.append((f"proof: {row.proof}", "cyan"))
-    if row.because is not None and (full or str(row.because) not in ("never-sent", "found", "operator")):
+    if row.because is not None and (full or str(row.because) not in ("never-sent", "found", "operator", row.word)):
         parts.append((str(row.because), "dim"))
     text = Text()
     for said, style in parts:

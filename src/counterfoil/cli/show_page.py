@@ -29,6 +29,10 @@ from counterfoil.runtime.timeline import LifeLine, Row, Timeline
 from counterfoil.runtime.wording import json_text, span
 from counterfoil.stores.protocol import Head
 
+BESIDE = 8 + 2 + WHERE + 2 + WORD + 2 + 2
+"""Width of what stands beside a row's details."""
+ABSOLUTE = 14
+"""Width of the column of absolute times."""
 TAIL = 200
 """Rows that are shown where not all are asked for."""
 
@@ -50,6 +54,7 @@ class ShowPage:
         self.width, self.full = width, full
         self.wide = width >= WIDE
         self.limit = 0 if full else VALUE
+        self.value_limit = 0 if full else max(20, width - BESIDE - (ABSOLUTE if self.wide else 0))
         assert story.started.at is not None
         self.start = story.started.at
 
@@ -79,9 +84,11 @@ class ShowPage:
         counts = [
             _count(len(self.story.lives), "life", "lives"),
             _count(self.story.decisions, "decision"),
-            _count(self.story.asks, "ask") + " of the model",
             _count(self.state.spent.calls, "call with a record", "calls with a record"),
         ]
+        lost = self.story.asks - self.story.decisions
+        if lost:
+            counts.append(_count(lost, "question to the model", "questions to the model") + " without a saved answer")
         given = Text("input  ", style="dim").append(json_text(self.state.input, self.limit), style="none")
         return [title, Text(" · ".join(facts), style="dim"), Text(" · ".join(counts), style="dim"), given]
 
@@ -108,10 +115,12 @@ class ShowPage:
         return table
 
     def _add(self, table: Table, row: Row) -> None:
-        detail = row_detail(row, limit=self.limit)
-        margin = row_margin(row, full=self.full)
-        if margin:
-            detail = Text("\n").join([detail, margin]) if detail else margin
+        parts = [row_detail(row, limit=self.limit, value=False), row_margin(row, full=self.full)]
+        if row.proof is not None:  # On the line of its receipt: it is what one looks for.
+            parts = [Text("  ").join(part for part in parts if part)]
+        if bytes(row.value):
+            parts.append(Text(json_text(row.value, self.value_limit), style="dim" if row.tool else "none"))
+        detail = Text("\n").join(part for part in parts if part)
         cells: list[RenderableType] = [offset(row.at, self.start) if row.at else ""]
         if self.wide:
             cells.append(f"{row.at:%H:%M:%S}.{row.at.microsecond // 1000:03}" if row.at else "")
