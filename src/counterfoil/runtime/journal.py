@@ -64,6 +64,7 @@ class Journal:
         self.digests: dict[int, str] = {}
         self._link = head.link
         self._notes: list[Note] = []
+        self._lost = ""
         state: RunState | None = None
         for recorded in events:
             state = self._advance(state, recorded)
@@ -91,14 +92,16 @@ class Journal:
         """
         whole = True
         while self._notes:
+            if self._lost:
+                await self._keep_as_evidence()
+                raise LeaseLost(self._lost)
             entries = self._entries()
             answer = await insist(partial(self._append, entries))
             if isinstance(answer, Appended):
                 self._link, self._notes = entries[-1].link, []
                 self._durable = (self.state, len(self.history), self.decided)
             elif answer.why in ("fence", "lease"):
-                await self._keep_as_evidence()
-                raise LeaseLost(f"run {self.run_id}: another worker may own it now ({answer.why})")
+                self._lost = f"run {self.run_id}: another worker may own it now ({answer.why})"
             else:
                 whole = False
                 await self._catch_up(answer.head)
@@ -209,11 +212,18 @@ class Journal:
                 await post_evidence(self.store, self.run_id, self.fence, event)
 
 
-async def post_evidence(store: Store, run_id: str, fence: int, fact: Receipt | AttemptEnded | SenderReleased) -> None:
+async def post_evidence(
+    store: Store,
+    run_id: str,
+    fence: int,
+    fact: Receipt | AttemptEnded | SenderReleased,
+    *,
+    patience_s: float | None = None,
+) -> None:
     """Put a late fact into the run's mailbox. Posting it twice keeps it once."""
     item_id = f"evidence:{fence}:{fact.call}:{fact.attempt}:{entry_kind(fact)}"
     body = encode_item(Evidence(sender=fence, fact=fact))
-    await insist(lambda: store.post(run_id, item_id, body))
+    await insist(lambda: store.post(run_id, item_id, body), patience_s=patience_s)
 
 
 def _item(body: bytes) -> Item | None:

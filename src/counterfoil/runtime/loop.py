@@ -484,14 +484,15 @@ class Driver:
         if not self._left:
             self._inbox.put_nowait(Late(event))
             return
-        posting = asyncio.ensure_future(self._post_late(event))
+        posting = asyncio.ensure_future(self._post_late(event, patience_s=0.0))  # The store may be closed by now.
         self._posting.add(posting)
         posting.add_done_callback(self._posting.discard)
 
-    async def _post_late(self, event: Event) -> None:
+    async def _post_late(self, event: Event, *, patience_s: float | None = None) -> None:
+        store, run_id, fence = self.journal.store, self.journal.run_id, self.journal.fence
         if isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
             with contextlib.suppress(CounterfoilError):  # The store is closed, or the run is pruned: as after a crash.
-                await post_evidence(self.journal.store, self.journal.run_id, self.journal.fence, event)
+                await post_evidence(store, run_id, fence, event, patience_s=patience_s)
 
     async def observe(self, call: CallState) -> None:
         """Look at every sender of the call's open attempts that has not been seen to end."""

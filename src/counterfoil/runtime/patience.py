@@ -39,7 +39,11 @@ async def insist(action: Callable[[], Awaitable[T]], *, patience_s: float | None
             wait=wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.05),
             reraise=True,
         )
-        return await retrying(action)
+
+        async def again() -> T:  # tenacity awaits only what it can see to be a coroutine function, and no lambda
+            return await action()
+
+        return await retrying(again)
 
 
 def next_try(now: datetime, tries: int) -> datetime:
