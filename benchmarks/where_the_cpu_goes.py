@@ -1,4 +1,4 @@
-"""Where the CPU of one record goes: the loop, SQLite, and the hop between two threads. All in memory, so no sync counts.
+"""Where the CPU of one record goes: the loop, SQLite, and a hop between two threads. In memory, so no sync counts.
 
     python benchmarks/where_the_cpu_goes.py [--turns 3000]
 
