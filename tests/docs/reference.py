@@ -77,7 +77,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def error_classes() -> list[type[Exception]]:
+def error_classes() -> list[type[errors.CounterfoilError]]:
     """The errors of counterfoil, each behind its base."""
     found = [
         value
@@ -90,7 +90,7 @@ def error_classes() -> list[type[Exception]]:
 def error_rows() -> list[list[str]]:
     """One row for each: name, code, exit code, what it says, remedy."""
     return [
-        [f"`{one.__name__}`", f"`{one.code}`", str(one.exit_code), _first(one), one.remedy]  # type: ignore[attr-defined]
+        [f"`{one.__name__}`", f"`{one.code}`", str(one.exit_code), _first(one), one.remedy]
         for one in error_classes()
         if one is not errors.CounterfoilError
     ]
