@@ -44,6 +44,7 @@ def test_two_calls_survive_a_kill_at_every_window_of_every_first_resume() -> Non
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("flow,depth", [("two_turns", 2), ("two_calls", 3), ("rings", 3)])
 def test_deeper(flow: str, depth: int) -> None:
     report = run_plan(Plan(entry=f"{HERE / 'flows.py'}:{flow}", depth=depth))
