@@ -122,7 +122,7 @@ def _cell(contract: Contract, facts: dict[str, object]) -> str:
     if "answer" in facts and not looks and facts["answer"] is Answer.FOUND:
         return "has no lookup"
     known: dict[str, object] = {"open": True, "first_sent_at": NOW - HOUR, "asks_left": 3, "can_look": looks}
-    move = recover(Terms(contract=contract), Facts(**(known | facts)), NOW)  # type: ignore[arg-type]  # a table of facts
+    move = recover(Terms(contract=contract), Facts(**(known | facts)), NOW)  # type: ignore[arg-type]  # a table
     return f"{type(move).__name__.lower()}: `{move.because.value}`"
 
 
