@@ -159,3 +159,26 @@ def test_runs_lists_and_filters(unknown: Cli) -> None:
     assert "completed" in wrong.err, "the statuses there are"
     assert "r1" in unknown("runs").out
     assert "unknown" in unknown("runs").out
+
+
+def test_inbox_names_what_blocks_a_run_and_what_would_free_it(cli: Cli) -> None:
+    assert cli.run("limited").code == 5
+    page = cli("inbox")
+    assert "blocked" in page.out
+    assert "calls: 1 of 1 used" in page.out
+    assert "counterfoil cancel r1 --by WHO" in page.out
+    listed = cli("inbox", "--json").json["waiting"]
+    assert [(one["status"], one["because"], one["unknown"]) for one in listed] == [("blocked", "limit", [])]
+
+
+def test_explain_of_a_call_that_was_never_sent(cli: Cli) -> None:
+    assert cli.run("limited").code == 5
+    found = cli("explain", "r1", "--json").json
+    assert [step["does"] for step in found["steps"]] == ["pause"]
+    assert found["repeats"] == []
+    assert [(one["call"], one["attempts"], one["move"]["because"]) for one in found["calls"]] == [
+        ("2.1", 0, "never-sent")
+    ]
+    budget = found["calls"][0]["questions"][4]
+    assert budget["says"] == "no"
+    assert "calls: 1 of 1 used" in budget["answer"]

@@ -267,7 +267,8 @@ def _input(text: str | None, file: str | None, json_text: str | None) -> Any:
     """Return the one input that was given. Raises `Usage`."""
     import msgspec
 
-    given = [name for name, value in (("--input", text), ("--input-file", file), ("--input-json", json_text)) if value]
+    options = {"--input": text, "--input-file": file, "--input-json": json_text}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise Usage(f"{' and '.join(given)} cannot stand together", remedy="Give one input.")
     if json_text is not None:

@@ -17,6 +17,8 @@ from counterfoil.runtime.questions import Past, Question, past_of, questions
 from counterfoil.runtime.timeline import Known
 from counterfoil.stores.protocol import Head, Store
 
+MOST = 100_000
+"""Runs that are looked through."""
 WAITING = (Status.UNKNOWN, Status.BLOCKED)
 
 
@@ -78,9 +80,9 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 async def inbox(store: Store) -> list[Waiting]:
     """Return what waits for a person, oldest first."""
-    heads = await store.find(status=(*WAITING, Status.FAILED))
+    heads = await store.find(status=(*WAITING, Status.FAILED), limit=MOST)
     known = {head.run_id for head in heads}
-    heads += [head for head in await store.find() if head.incident and head.run_id not in known]
+    heads += [head for head in await store.find(limit=MOST) if head.incident and head.run_id not in known]
     found = [await waiting(store, head) for head in heads]
     kept = [one for one in found if one.status in WAITING or one.incidents or one.abandoned or one.damaged]
     return sorted(kept, key=lambda one: (one.since is None, one.since))
