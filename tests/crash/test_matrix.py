@@ -31,9 +31,9 @@ def test_every_example_survives_a_kill_and_a_freeze_at_every_window(example: str
     assert report.ok, report.sentences()
     assert report.red_failed
     assert report.blind == ()
-    assert min(row.kills for row in report.rows) >= 1, "a kill at each window"
-    assert report.kills >= len(report.rows) > 40
-    assert report.freezes > 40
+    assert min(report.kills, report.freezes) > 40
+    if example != "release_notes":  # There calls run side by side, so a number is not always the same window.
+        assert [(row.kills, row.freezes) for row in report.rows] == [(1, 1)] * len(report.rows)
 
 
 def test_two_calls_survive_a_kill_at_every_window_of_every_first_resume() -> None:
