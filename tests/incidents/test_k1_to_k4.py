@@ -5,6 +5,7 @@ Judged by the provider's ledger and the model's own count, both outside of the k
 
 import asyncio
 import sqlite3
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,21 @@ from counterfoil.runtime.run import open_run
 from counterfoil.stores.clock import SystemClock
 from tests.incidents import flows
 from tests.incidents.life import Bench
+from tests.waiting import until
 
 # K1. Effect landed, receipt missing.
 
 
 def test_incident_1a_a_tool_that_outlives_its_lease_is_not_dispatched_again(bench: Bench) -> None:
-    bench.provider.behave("mail", fault="slow", seconds=2)
-    slow = bench.begin("one_mail", LEASE_S="0.4")  # the answer comes after five leases
-    while not bench.effects("mail"):
-        assert slow.poll() is None
-    second = bench.live("one_mail", LEASE_S="0.4")
+    lease_s = 1.5
+    bench.provider.behave("mail", fault="slow", seconds=3600)
+    slow = bench.begin("one_mail", LEASE_S=str(lease_s))
+    until(lambda: bench.effects("mail"), "the mail is sent, and its answer is not there yet")
+    begun = time.monotonic()
+    until(lambda: time.monotonic() > begun + 2 * lease_s, "two leases have passed")
+    second = bench.live("one_mail", LEASE_S=str(lease_s))
     assert (second.code, second.said["error"]) == (75, "run_owned"), "the lease is renewed while the tool runs"
+    bench.provider.advance(3600)
     assert bench.end(slow).status == "completed"
     assert bench.effects("mail") == 1
     assert bench.asked() == {1: 1, 2: 1}
@@ -113,22 +118,29 @@ def test_incident_3a_a_conflict_or_loss_caused_by_our_own_first_try(
 
 
 def test_incident_3d_not_found_is_no_proof_while_the_first_request_may_still_land(bench: Bench) -> None:
-    bench.provider.behave("ticket", fault="apply_late", seconds=1.2, times=1)
+    bench.provider.behave("ticket", fault="apply_late", seconds=3600, times=1)
     bench.live("slowly_visible_ticket", KILL="lost:ticket")
-    assert bench.effects("ticket") == 0, "it is going to be applied after the process has died"
-    assert bench.live("slowly_visible_ticket").status == "completed"
+    second = bench.begin("slowly_visible_ticket")
+    until(lambda: lookups(bench), "it looks, and finds nothing")
+    assert bench.effects("ticket") == 0
+    bench.provider.advance(3600)  # what the killed process had sent lands now
+    assert bench.end(second).status == "completed"
     assert (bench.effects("ticket"), bench.requests("ticket")) == (1, 1)
-    lookups = [request for request in bench.provider.ledger.requests(endpoint="ticket") if request.method == "GET"]
-    assert len(lookups) >= 2, "the first look found nothing, and that was not taken for proof"
+    assert len(lookups(bench)) >= 2, "the first look found nothing, and that was not taken for proof"
 
 
 def test_incident_3d_the_same_lookup_taken_for_proof_at_once_creates_a_second_ticket(bench: Bench) -> None:
     """The planted fault: a settle time of zero, where the provider needs more."""
-    bench.provider.behave("ticket", fault="apply_late", seconds=1.2, times=1)
+    bench.provider.behave("ticket", fault="apply_late", seconds=3600, times=1)
     bench.live("one_ticket", KILL="lost:ticket")
     bench.live("one_ticket")
-    while bench.effects("ticket") < 2:  # the late one lands beside the second
-        pass
+    assert bench.effects("ticket") == 1, "it was created a second time"
+    bench.provider.advance(3600)
+    until(lambda: bench.effects("ticket") == 2, "the late one lands beside the second")
+
+
+def lookups(bench: Bench) -> list[Any]:
+    return [request for request in bench.provider.ledger.requests(endpoint="ticket") if request.method == "GET"]
 
 
 def test_incident_3g_a_timeout_after_dispatch_is_not_told_to_the_model_as_an_error(bench: Bench) -> None:
