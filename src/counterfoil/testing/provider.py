@@ -333,7 +333,7 @@ def serve(port: int, ledger: str | Path, ready: Callable[[int], None] | None = N
         ready: told the port once requests are taken.
 
     Raises:
-        OSError: the port is taken, or the file cannot be used; its text says which, in one line.
+        OSError: the port is taken, or the file cannot be used.
     """
     book = Book(ledger)
     try:
@@ -350,8 +350,8 @@ def serve(port: int, ledger: str | Path, ready: Callable[[int], None] | None = N
 def _bound(port: int, book: Book) -> _Server:
     try:
         return _Server(port, book)
-    except (OSError, OverflowError) as error:
-        raise OSError(f"the provider cannot serve on port {port}: {error}") from error
+    except OverflowError as error:
+        raise OSError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -380,6 +380,10 @@ def _die_with(parent: int) -> None:
         raise SystemExit(1)
 
 
+def _say_port(port: int) -> None:
+    print(json.dumps({"port": port}), flush=True)  # noqa: T201 - whoever started us reads this line
+
+
 def main() -> int:
     """Run the provider from the command line."""
     parser = argparse.ArgumentParser(description="counterfoil's reference provider")
@@ -392,9 +396,9 @@ def main() -> int:
     if options.die_with_parent is not None:
         _die_with(options.die_with_parent)
     try:
-        serve(options.port, options.ledger, lambda port: print(json.dumps({"port": port}), flush=True))  # noqa: T201
+        serve(options.port, options.ledger, _say_port)
     except OSError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(f"the provider cannot serve on port {options.port}: {error}", file=sys.stderr)  # noqa: T201 - a command
         return PORT_TAKEN
     return 0
 
