@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 from counterfoil.cli import demo_flow
@@ -11,9 +10,7 @@ from tests.cli.harness import Cli
 
 
 def test_the_whole_story(cli: Cli) -> None:
-    began = time.monotonic()
     ran = cli("demo")
-    assert time.monotonic() - began < 30
     assert ran.code == 0, ran
     first, second = ran.out.split("\n2  ")
     lives = re.split(r"life \d", first)

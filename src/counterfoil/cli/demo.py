@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FLOW = "counterfoil.cli.demo_flow"
 KILLED = -9
-CHILD_S = 20.0
+CHILD_S = 60.0
 """Seconds after which a child that hangs is given up."""
 
 
