@@ -278,8 +278,6 @@ class Driver:
 
     async def _next_message(self, until: datetime | None) -> None:
         """Take all messages that are there; wait for the first until then, looking at the mailbox meanwhile."""
-        if self._inbox.empty():
-            await asyncio.sleep(0)  # What was just started may be over at once; then no timer is set for it.
         while self._inbox.empty():
             left = MAIL_LOOK_S
             if until is not None:
