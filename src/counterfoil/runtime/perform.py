@@ -362,7 +362,10 @@ def _found(
 def _looked(
     state: CallState, answer: Answer, asked_at: datetime, because: Rule, store: Store, note: str = ""
 ) -> LookedUp:
-    retry_at = next_try(store.now(), state.asks + 1)
+    # An answer is no failure, so what it licenses need not wait: a life with less patience than one backoff would ask,
+    # wait, and ask anew for ever. Only a conflict that cannot be found is asked about again, at a distance.
+    answered = answer is Answer.ABSENT and not state.exists
+    retry_at = None if answered else next_try(store.now(), state.asks + 1)
     return LookedUp(
         call=state.id, answer=answer, asked_at=asked_at, because=because, note=note[:1000], retry_at=retry_at
     )
