@@ -180,7 +180,12 @@ def test_the_last_check_before_the_bytes_leave() -> None:
     assert plan.may_dispatch(spent, view(), second, story.now) is None
     assert plan.may_dispatch(spent, view(limits=Limits()), second, story.now) is Rule.NEVER_SENT
     assert plan.may_dispatch(story.unknown("1.1").state, view(limits=Limits()), second, story.now) is None
-    assert plan.may_dispatch(story.cancel().state, view(limits=Limits()), second, story.now) is None
+    cancelled = Story().decided("pay").cancel()
+    assert plan.may_dispatch(cancelled.state, view(), cancelled.state.calls[0], cancelled.now) is None
+    lost = unsure()
+    assert plan.may_dispatch(lost.state, view(), lost.state.calls[0], lost.now) is None
+    beside = Story().decided("pay", "mail").unknown("1.2", Rule.UNVERIFIABLE)
+    assert plan.may_dispatch(beside.state, view(), beside.state.calls[0], beside.now) is Rule.NEVER_SENT
 
 
 def test_a_tool_may_be_let_run_beside_others() -> None:
