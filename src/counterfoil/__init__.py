@@ -1,30 +1,15 @@
-"""counterfoil: kill an agent anywhere, resume it, and every effect is there once or is marked unknown."""
+"""counterfoil: kill an agent anywhere, resume it, and every effect is there once or is marked unknown.
 
-from counterfoil.core.contracts import (
-    FOREVER,
-    ClientId,
-    Contract,
-    Keyed,
-    Lookup,
-    OneShot,
-    Read,
-    Repeatable,
-    Transactional,
-)
-from counterfoil.core.events import Status
-from counterfoil.core.keys import KeyStyle
-from counterfoil.core.limits import Limits, Usage
-from counterfoil.errors import AlreadyExists, CounterfoilError, ModelError, NotApplied
-from counterfoil.models.scripted import ScriptedModel
-from counterfoil.runtime.agent import RunResult, aresume, arun, resume, run
-from counterfoil.runtime.calls import Absent, Call, CannotTell, Found, Several
-from counterfoil.runtime.flow import Agent
-from counterfoil.runtime.guard import Guarded, aguard, guard
-from counterfoil.runtime.model import Decision, Model, ModelRequest, ToolCall
-from counterfoil.runtime.run import Done, Go, Hold, NotDone, Replay, Run, Unsure, open_run
-from counterfoil.runtime.tools import Tool, tool
-from counterfoil.stores.open import open_store
+The public names stand in `counterfoil.public` and are loaded with the first one that is used, so that a process that
+needs only a part of the package (a test's provider, ``counterfoil --help``) does not pay for the rest.
+"""
+
+from typing import TYPE_CHECKING
+
 from counterfoil.version import __version__
+
+if TYPE_CHECKING:
+    from counterfoil.public import *
 
 __all__ = [
     "FOREVER",
@@ -42,8 +27,8 @@ __all__ = [
     "Go",
     "Guarded",
     "Hold",
-    "Keyed",
     "KeyStyle",
+    "Keyed",
     "Limits",
     "Lookup",
     "Model",
@@ -76,3 +61,16 @@ __all__ = [
     "run",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")
+    from counterfoil import public  # noqa: PLC0415 - see above
+
+    globals().update((each, getattr(public, each)) for each in __all__)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

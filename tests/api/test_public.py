@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import counterfoil as cf
+from counterfoil import public
 
 SNAPSHOT = Path(__file__).parent / "names.txt"
 NOT_LOADED = {"httpx", "httpx2", "typer", "rich", "openai", "tenacity", "psycopg", "starlette"} | {
@@ -44,10 +45,9 @@ def test_every_public_name_and_signature_is_as_it_was_reviewed() -> None:
 
 
 def test_all_is_sorted_and_complete() -> None:
-    public = {name for name, value in vars(cf).items() if not name.startswith("_") and not inspect.ismodule(value)} | {
-        "__version__"
-    }
-    assert set(cf.__all__) == public
+    assert public.__all__ == cf.__all__
+    found = {name for name, value in vars(public).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    assert set(cf.__all__) == found | {"__version__"}
     assert len(cf.__all__) == len(set(cf.__all__))
 
 

@@ -71,7 +71,7 @@ def after_decision(spent: Spent, usage: Usage) -> Spent:
         turns=spent.turns + 1,
         calls=spent.calls,
         tokens=spent.tokens + usage.input_tokens + usage.output_tokens,
-        usd=spent.usd + usage.usd,
+        usd=round(spent.usd + usage.usd, 9),  # Binary fractions must not make three times 0.30 less than 0.90.
     )
 
 

@@ -109,7 +109,7 @@ class ScriptedModel:
             return short_digest(canonical(self._turns))
         function = inspect.unwrap(getattr(self._ask, "func", self._ask))  # what a partial stands for
         named = function if hasattr(function, "__qualname__") else type(function)
-        return f"{named.__module__}.{named.__qualname__}"
+        return str(named.__qualname__)  # without its module: one file is `__main__` or `agent`, by how it was started
 
 
 class _ScriptedCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

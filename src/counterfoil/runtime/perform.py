@@ -41,7 +41,7 @@ from counterfoil.core.events import (
 from counterfoil.core.keys import KeyStyle, mint, render
 from counterfoil.core.rules import Rule
 from counterfoil.core.state import CallState
-from counterfoil.errors import AlreadyExists, DispatchRefused, ModelError, NotApplied
+from counterfoil.errors import AlreadyExists, DispatchRefused, ModelError
 from counterfoil.runtime.calls import Absent, Call, CannotTell, Found, Several
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.model import Decision, ModelRequest, ToolCall
@@ -209,7 +209,7 @@ def ending_of(tool: Tool, call: Call, terms: Terms, store: Store, error: BaseExc
     failure = failure_of(error)
     if call.refused:
         return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_SENT, failure=failure)
-    if isinstance(error, (NotApplied, *tool.not_applied)):
+    if tool.proves_not_applied(error):
         return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_APPLIED, failure=failure)
     if isinstance(error, AlreadyExists):
         retry_at = next_try(store.now(), call.attempt)

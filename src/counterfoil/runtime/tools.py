@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_type_hints, overload
 import msgspec
 from msgspec import Raw
 
-from counterfoil.core.contracts import Bounds, Contract, OneShot, Terms, key_style, needs_lookup
+from counterfoil.core.contracts import Bounds, Contract, Keyed, OneShot, Terms, key_style, lines, needs_lookup
 from counterfoil.core.events import Failure
 from counterfoil.core.flow import ToolManifest, short_digest
 from counterfoil.core.keys import KeyStyle
 from counterfoil.core.plan import ToolView
-from counterfoil.errors import DefinitionError
+from counterfoil.errors import DefinitionError, NotApplied
 from counterfoil.runtime.calls import Call
 from counterfoil.runtime.model import ToolSpec
 from counterfoil.runtime.values import ResultType, failure_of, storable
@@ -49,7 +49,7 @@ class Tool:
         scope: str | Callable[[], str],
         verify_first: bool,
         children: bool,
-        not_applied: tuple[type[Exception], ...],
+        not_applied: tuple[type[Exception] | int, ...],
     ) -> None:
         self.function = function
         self.name = name
@@ -60,7 +60,9 @@ class Tool:
         self.late = late
         self.verify_first = verify_first
         self.children = children
-        self.not_applied = not_applied
+        declared = (proof for proof in not_applied if isinstance(proof, type))
+        self.not_applied: tuple[type[Exception], ...] = (NotApplied, *declared)
+        self.not_applied_status = tuple(proof for proof in not_applied if isinstance(proof, int))
         self._scope = scope
         self.find: Callable[[Call], Any] | None = None
         self.is_async = inspect.iscoroutinefunction(function)
@@ -149,7 +151,21 @@ class Tool:
                 f"tool {self.name} declares {type(self.contract).__name__} with a lookup, but has none",
                 remedy=f"Add a function decorated with @{self.name}.lookup.",
             )
+        line, _ = lines(self.contract)
+        if isinstance(line, Keyed) and line.remembered_for is not None:
+            needed = self.bounds.timeout + line.margin
+            if line.remembered_for <= needed:
+                raise DefinitionError(
+                    f"tool {self.name}: a key that is remembered for {line.remembered_for} can never be used again: "
+                    f"timeout {self.bounds.timeout} and margin {line.margin} come off it",
+                    remedy="Give the tool a shorter timeout or margin.",
+                )
         _ = self.manifest
+
+    def proves_not_applied(self, error: BaseException) -> bool:
+        """Tell whether an error proves that the attempt changed nothing: only what the author declared does."""
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        return isinstance(error, self.not_applied) or (status is not None and status in self.not_applied_status)
 
     def parse(self, arguments: Raw) -> Mapping[str, Any]:
         """Return the arguments as the function wants them. Raises `pydantic.ValidationError`."""
@@ -217,7 +233,7 @@ def tool(
     scope: str | Callable[[], str] = "",
     verify_first: bool = False,
     children: bool = False,
-    not_applied: tuple[type[Exception], ...] = (),
+    not_applied: tuple[type[Exception] | int, ...] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -236,7 +252,7 @@ def tool(
     scope: str | Callable[[], str] = "",
     verify_first: bool = False,
     children: bool = False,
-    not_applied: tuple[type[Exception], ...] = (),
+    not_applied: tuple[type[Exception] | int, ...] = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function, sync (it runs in a thread) or async.
 
@@ -255,7 +271,8 @@ def tool(
         scope: account, region, endpoint or credential in which the key means anything.
         verify_first: look the effect up even before the first dispatch.
         children: it starts processes other than through ``call.spawn``.
-        not_applied: exceptions that prove that the attempt changed nothing.
+        not_applied: what proves that the attempt changed nothing: exceptions, and HTTP statuses (of an error with a
+            ``response``, as ``raise_for_status`` raises) that the provider documents as "not processed".
 
     Returns:
         The tool.

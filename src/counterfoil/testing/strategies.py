@@ -173,17 +173,18 @@ def _next_event(state: RunState, now: datetime, fence: int, declared: dict[str, 
             retryable=st.booleans(),
             retry_at=st.none() | after.map(lambda span: now + span),
         )
-        options += [_decisions(state.turn)] * 3 + [failed, st.just(TurnOpened(turn=state.turn, ask=state.asks + 1))]
+        options += [_decisions(state.turn)] * 9 + [failed, st.just(TurnOpened(turn=state.turn, ask=state.asks + 1))]
     elif not unsettled:
-        options += [st.just(TurnOpened(turn=state.turn + 1))] * 3
-        options += [st.just(Completed(output=Raw(b"1"))), st.just(Cancelled())]
+        options += [st.just(TurnOpened(turn=state.turn + 1))] * 9
+        if state.turn:
+            options += [st.just(Completed(output=Raw(b"1"))), st.just(Cancelled())]
     for call in unsettled:
-        options += [_on_call(call, now, declared)] * 4
+        options += [_on_call(call, now, declared)] * 6
     return st.one_of(options)
 
 
 def _decisions(turn: int) -> st.SearchStrategy[Event]:
-    plans = st.lists(st.tuples(st.sampled_from((*TOOLS, "gone")), st.integers(0, 7)), max_size=3)
+    plans = st.lists(st.tuples(st.sampled_from((*TOOLS, "gone")), st.integers(0, 7)), min_size=1, max_size=3)
 
     def decide(planned: list[tuple[str, int]]) -> Decided:
         calls = tuple(
