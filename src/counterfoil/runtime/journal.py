@@ -108,17 +108,20 @@ class Journal:
         return whole
 
     async def drain_mail(self) -> None:
-        """Turn unread mailbox items into facts: evidence before verdicts."""
-        mail = await self._unread()
-        items = [(each, _item(each.body)) for each in mail]
+        """Turn unread mailbox items into facts: evidence before verdicts.
+
+        All is read before any of it is noted: the mark counts items, so one that is left out here is never read again.
+        """
+        items = [(each, _item(each.body)) for each in await self._unread()]
         items.sort(key=lambda pair: not isinstance(pair[1], Evidence))
+        told = {item.fact.call for _, item in items if isinstance(item, Evidence)}
+        past = {call: await self._past_outcome(call) for call in sorted(told)}
         for each, item in items:
             if item is None:
                 why = "it cannot be read; a newer counterfoil may have written it"
                 self.note(MailRefused(item=each.number, item_id=each.item_id, why=why), fact=True)
                 continue
-            past = await self._past_outcome(item.fact.call) if isinstance(item, Evidence) else None
-            for event in absorb(self.state, item, each.number, each.item_id, partial(_known, past)):
+            for event in absorb(self.state, item, each.number, each.item_id, past.get):
                 self.note(event, fact=True)
 
     @property
@@ -175,13 +178,20 @@ class Journal:
         return entries
 
     async def _catch_up(self, head: Head) -> None:
-        """Refold: what is durable, then our facts at the new position, then the mail. Intents are dropped."""
+        """Refold: what is durable, then our facts at the new position, then the mail. Intents are dropped.
+
+        The facts stay noted while the journal is read: a failure or a cancellation there must not lose a receipt.
+        """
+        durable, turns, _ = self._durable
+        since: list[Recorded] = []
+        if head.position != durable.position:
+            since = await insist(lambda: self.store.events(self.run_id, after=durable.position))
         facts = [note.recorded.event for note in self._notes if note.fact]
-        self.state, turns, self.decided = self._durable
+        self.state, _, self.decided = self._durable
         del self.history[turns:]
         self._notes = []
-        if head.position != self.state.position:
-            for recorded in await self.store.events(self.run_id, after=self.state.position):
+        if since:
+            for recorded in since:
                 self.state = self._advance(self.state, recorded)
                 at_us, body = to_micros(recorded.at), encode(recorded.event)
                 self._link = link(self._link, recorded.position, at_us, recorded.fence, body)
@@ -196,7 +206,7 @@ class Journal:
         if self.state.call(call) is not None:
             return None
         state: RunState | None = None
-        for recorded in await self.store.events(self.run_id):
+        for recorded in await insist(lambda: self.store.events(self.run_id)):
             state = apply(state, recorded)
             known = state.call(call)
             if known is not None and known.outcome is not None:
@@ -205,11 +215,12 @@ class Journal:
 
     async def _keep_as_evidence(self) -> None:
         """We may write no more, but what we learned is not thrown away."""
-        notes, self._notes = self._notes, []
-        for note in notes:
+        while self._notes:
+            note = self._notes[0]
             event = note.recorded.event
             if note.fact and isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
                 await post_evidence(self.store, self.run_id, self.fence, event)
+            del self._notes[0]  # Only now: posting it twice keeps it once, and a cancellation must not lose the rest.
 
 
 async def post_evidence(
@@ -231,7 +242,3 @@ def _item(body: bytes) -> Item | None:
         return decode_item(body)
     except msgspec.DecodeError:
         return None
-
-
-def _known(past: Outcome | None, _call: str) -> Outcome | None:
-    return past
