@@ -124,7 +124,8 @@ def journals(draw: st.DrawFn, max_events: int = 25) -> list[Recorded]:
     state, now, fence = apply(None, journal[0]), START, 0
     for position in range(2, draw(st.integers(1, max_events)) + 2):
         now += draw(spans) if draw(st.integers(0, 9)) else -timedelta(seconds=3)
-        event = draw(_next_event(state, now, fence, declared))
+        options = _next_events(state, now, fence, declared)
+        event = draw(options[draw(st.integers(0, len(options) - 1))])
         fence += isinstance(event, LifeBegan)
         journal.append(Recorded(position, now, fence, event))
         state = apply(state, journal[-1])
@@ -134,8 +135,10 @@ def journals(draw: st.DrawFn, max_events: int = 25) -> list[Recorded]:
 FAILURE = Failure(kind="Error", message="")
 
 
-def _next_event(state: RunState, now: datetime, fence: int, declared: dict[str, Terms]) -> st.SearchStrategy[Event]:
-    """Return what may come next."""
+def _next_events(
+    state: RunState, now: datetime, fence: int, declared: dict[str, Terms]
+) -> list[st.SearchStrategy[Event]]:
+    """Return what may come next; what should come more often stands in there more often."""
     after = st.sampled_from([timedelta(0), timedelta(seconds=1), timedelta(hours=2)])
     life = st.builds(
         LifeBegan,
@@ -153,9 +156,9 @@ def _next_event(state: RunState, now: datetime, fence: int, declared: dict[str, 
         st.builds(IncidentRaised, call=st.sampled_from(known), what=st.just("")),
     ]
     if state.ended is not None:
-        return st.one_of(late)
+        return late
     if not fence:
-        return life
+        return [life]
     options: list[st.SearchStrategy[Event]] = [
         life,
         *late,
@@ -180,7 +183,7 @@ def _next_event(state: RunState, now: datetime, fence: int, declared: dict[str, 
             options += [st.just(Completed(output=Raw(b"1"))), st.just(Cancelled())]
     for call in unsettled:
         options += [_on_call(call, now, declared)] * 6
-    return st.one_of(options)
+    return options
 
 
 def _decisions(turn: int) -> st.SearchStrategy[Event]:
