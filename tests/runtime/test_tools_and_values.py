@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from functools import wraps
+from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
@@ -385,3 +386,28 @@ def test_msgspec_is_what_judges_a_journal() -> None:
     """What the values test stands on: an event that cannot be read back is refused when it is written."""
     with pytest.raises(msgspec.DecodeError):
         encode(Receipt(call="1.1", proof=Proof.RESPONSE, result=Raw(b"Infinity")))
+
+
+def test_a_key_window_that_no_repeat_can_ever_use_is_refused() -> None:
+    @cf.tool(contract=cf.Keyed(remembered_for=timedelta(seconds=90)))
+    def pay(amount: int) -> int:
+        return amount
+
+    with pytest.raises(cf.CounterfoilError, match="can never be used again") as caught:
+        pay.check()
+    assert "shorter timeout" in caught.value.remedy
+
+
+@pytest.mark.parametrize("status,proves", [(422, True), (404, True), (409, False), (500, False)])
+def test_a_status_proves_that_nothing_was_done_only_if_the_author_says_so(status: int, proves: bool) -> None:
+    @cf.tool(not_applied=(ValueError, 404, 422))
+    def send() -> None:
+        """Send."""
+
+    class Refused(Exception):
+        def __init__(self) -> None:
+            self.response = SimpleNamespace(status_code=status)
+
+    assert send.proves_not_applied(Refused()) is proves
+    assert send.proves_not_applied(ValueError())
+    assert not send.proves_not_applied(KeyError())
