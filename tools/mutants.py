@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from counterfoil.core import evidence, plan, recovery  # noqa: E402 - the tests are found from the root
-from tests.core import test_plan, test_recovery  # noqa: E402 - as above
+from tests.core import test_evidence, test_plan, test_recovery  # noqa: E402 - as above
 from tests.core.space import CONTRACTS, cases  # noqa: E402 - as above
 from tests.property.world import KINDS, World  # noqa: E402 - as above
 
@@ -154,7 +154,13 @@ def install(module: ModuleType, tree: ast.Module) -> None:
             value.__code__ = wrong[name].__code__
         elif isinstance(value, type) and value.__module__ == module.__name__:
             for part, member in vars(value).items():
-                if isinstance(member, property) and isinstance(member.fget, FunctionType):
+                if (
+                    isinstance(member, FunctionType)
+                    and member.__module__ == module.__name__
+                    and not part.startswith("__")
+                ):
+                    member.__code__ = vars(wrong[name])[part].__code__
+                elif isinstance(member, property) and isinstance(member.fget, FunctionType):
                     member.fget.__code__ = vars(wrong[name])[part].fget.__code__
 
 
@@ -164,9 +170,9 @@ def trial() -> None:
         test_recovery.test_the_tables_of_the_design(line)
     for _, story, more, wanted in test_plan.ROWS:
         test_plan.test_next(story, more, wanted)
-    for name in dir(test_plan):
+    for tests, name in ((tests, name) for tests in (test_plan, test_evidence) for name in dir(tests)):
         if name.startswith("test_") and name != "test_next":
-            getattr(test_plan, name)()
+            getattr(tests, name)()
     for contract in CONTRACTS:
         for case in itertools.islice(cases(contract), 0, None, 17):
             assert not test_recovery.differs(case)

@@ -12,6 +12,7 @@ from counterfoil.core.contracts import Keyed, Terms
 from counterfoil.core.events import (
     Answer,
     AskFailed,
+    AttemptEnded,
     Cancelled,
     Completed,
     Ending,
@@ -21,6 +22,7 @@ from counterfoil.core.events import (
     VerdictGiven,
 )
 from counterfoil.core.limits import Limits
+from counterfoil.core.recovery import Hold
 from counterfoil.core.rules import Rule
 from tests.core.story import Story, view
 
@@ -99,6 +101,7 @@ ROWS: list[tuple[str, Story, dict[str, Any], str]] = [
     ("unknown beside a planned call", unsure().unknown("1.1"), {"flow": view("pay", "mail")}, "pause unknown unknown (call 1.1: no-evidence)"),
     ("unknown beside one under way", S().decided(*BOTH).sent("1.1").sent("1.2").ended("1.1", UNSURE).unknown("1.1"), {"flying": "1.2"}, "await in-flight"),
     ("unknown in another life, in the middle of a wait", S().decided("find", "pay").sent("1.1").unknown("1.1").life().seen(SenderProof.DEAD).looked("1.1", Answer.ABSENT), {"flow": view("find", "pay")}, "await settling until"),
+    ("unknown beside a wait", S().decided("pay", "find").sent("1.1").sent("1.2").ended("1.1", UNSURE).unknown("1.1").ended("1.2", UNSURE).looked("1.2", Answer.ABSENT), {}, "await settling until"),
     ("unknown, licensed again", unsure("1.1", "ticket").unknown("1.1", Rule.SCOPE_CHANGED), {}, "dispatch 1.1 repeat-keyed attempt 2"),
     # Cancel.
     ("cancelled, nothing open", S().decided(*BOTH).cancel(), {}, "finish cancelled cancel"),
@@ -116,6 +119,8 @@ ROWS: list[tuple[str, Story, dict[str, Any], str]] = [
     ("changed, one shot: unknown all the same", unsure(), {"flow": view(differences=True)}, "unknown 1.1 no-evidence"),
     ("changed, the lookup goes on", S().decided("find").sent("1.1").life().seen(SenderProof.DEAD), {"flow": view(differences=True)}, "ask 1.1 look-early"),
     ("the tool is missing, and no difference named", S().decided(PAY), {"flow": view(without="pay")}, "pause blocked flow-changed"),
+    ("the tool is missing, keyed and open", unsure("1.1", "ticket"), {"flow": view(without="ticket")}, "pause blocked flow-changed"),
+    ("an earlier call's tool is missing", S().decided(*BOTH), {"flow": view("mail", without="pay")}, "pause blocked flow-changed"),
     ("the tool is missing, one shot open", unsure(), {"flow": view(without="pay")}, "unknown 1.1 no-evidence"),
     ("the tool is missing, found before", S().decided("find").sent("1.1").looked("1.1", Answer.FOUND), {"flow": view(without="find")}, "settle 1.1 found"),
     # Draining.
@@ -124,6 +129,7 @@ ROWS: list[tuple[str, Story, dict[str, Any], str]] = [
     ("draining, a look is left to the next life", S().decided("find").sent("1.1").life(), {"draining": True}, "pause waiting interrupted"),
     ("draining, a wait is left as well", S().decided("find").sent("1.1").life().seen(SenderProof.DEAD).looked("1.1", Answer.ABSENT), {"draining": True}, "pause waiting interrupted"),
     ("draining, unknown", unsure().unknown("1.1"), {"draining": True}, "pause unknown unknown (call 1.1: no-evidence)"),
+    ("draining, asked", S().asked(), {"draining": True}, "pause waiting interrupted"),
     ("draining, at the very end", S().decided(), {"draining": True}, "finish completed finished"),
     # Limits.
     ("calls used up", S(Limits(calls=1)).decided(*BOTH).sent("1.1").receipt("1.1"), {}, "pause blocked limit (calls: 1 of 1 used)"),
@@ -133,6 +139,7 @@ ROWS: list[tuple[str, Story, dict[str, Any], str]] = [
     # The model.
     ("failed, to be asked again", S().asked().add(AskFailed(turn=1, ask=1, failure=FAILED, retry_at=Story().now)), {}, "ask model turn 1 ask 2 ask-again"),
     ("failed, not yet", S().asked().add(AskFailed(turn=1, ask=1, failure=FAILED, retry_at=Story().now + timedelta(hours=1))), {}, "await backoff until"),
+    ("failed, due this moment", S().asked().add(AskFailed(turn=1, ask=1, failure=FAILED, retry_at=Story().now + timedelta(seconds=2))), {}, "ask model turn 1 ask 2 ask-again"),
     ("failed for now", S().asked().add(AskFailed(turn=1, ask=1, failure=FAILED)), {}, "pause waiting model-unavailable (Overloaded: busy)"),
     ("failed for good", S().asked().add(AskFailed(turn=1, ask=1, failure=FAILED, retryable=False)), {}, "pause blocked model-refused (Overloaded: busy)"),
     # Gates.
@@ -193,8 +200,16 @@ def test_a_tool_may_be_let_run_beside_others() -> None:
 
 
 def test_a_wait_names_the_earliest_moment() -> None:
-    story = Story().decided("find", "find").sent("1.1").sent("1.2").life().seen(SenderProof.DEAD)
+    story = Story().decided("find", "find").sent("1.1").sent("1.2").ended("1.2", UNSURE).ended("1.1", UNSURE)
     story.looked("1.1", Answer.ABSENT).looked("1.2", Answer.ABSENT)
-    action = plan.next_action(story.state, view(), story.now, plan.Ownership(), plan.InFlight())
-    assert isinstance(action, plan.Await)
-    assert action.until == story.events[7].at + timedelta(seconds=5)
+    first = next(each.at for each in story.events if isinstance(each.event, AttemptEnded)) + timedelta(seconds=5)
+    for in_flight in (plan.InFlight(), plan.InFlight(asking=True)):
+        action = plan.next_action(story.state, view(), story.now, plan.Ownership(), in_flight)
+        assert isinstance(action, plan.Await)
+        assert action.until == first
+
+
+def test_what_only_the_right_flow_could_do_is_held() -> None:
+    story = Story().decided("pay")
+    move = plan.move_of(story.state, view(differences=True), story.state.calls[0], story.now, Rule.FLOW_CHANGED)
+    assert move == Hold(Rule.FLOW_CHANGED)
