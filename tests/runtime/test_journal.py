@@ -24,6 +24,7 @@ from counterfoil.core.mail import Evidence, GiveVerdict, encode_item
 from counterfoil.core.rules import Rule
 from counterfoil.runtime.journal import Journal
 from counterfoil.runtime.lives import read_journal
+from counterfoil.runtime.transcript import result_of
 from counterfoil.stores.protocol import Claimed, Head
 from counterfoil.stores.sqlite import SqliteStore
 from counterfoil.testing.journals import Pen, start
@@ -108,3 +109,15 @@ async def test_a_receipt_outlives_a_catch_up_that_was_broken_off(
     assert settled is not None
     assert settled.outcome is not None, "the receipt was dropped with the refusal"
     assert await store.verify("r") == []
+
+
+async def test_of_a_call_that_was_given_up_no_host_hears_that_it_was_done(store: SqliteStore) -> None:
+    journal, _ = await sent(store)
+    seen = journal.state.position
+    verdict = GiveVerdict(call="2.1", verdict=Verdict.ABANDON, by="me", reason="nobody can look", seen=seen)
+    await store.post("r", "verdict", encode_item(verdict))
+    await journal.drain_mail()
+    call = journal.state.call("2.1")
+    assert call is not None
+    told = result_of(call)
+    assert (told.error, told.content) == (True, "Nobody knows whether it was done: a person gave it up.")

@@ -33,6 +33,8 @@ def result_of(call: CallState) -> ToolResult:
     if outcome is None:
         raise AssertionError(f"call {call.id} is not settled")
     told = _call(call.planned)
+    if outcome.kind == "abandoned":
+        return ToolResult(call=told, content="Nobody knows whether it was done: a person gave it up.", error=True)
     if outcome.failure is not None:
         return ToolResult(call=told, content=f"{outcome.failure.kind}: {outcome.failure.message}", error=True)
     return ToolResult(call=told, content=_content(outcome))
