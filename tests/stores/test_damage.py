@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from counterfoil.core.codec import first_link, link
-from counterfoil.core.events import TurnOpened
+from counterfoil.core.events import Recorded, TurnOpened
 from counterfoil.errors import JournalDamaged
 from counterfoil.stores import log
-from counterfoil.stores.protocol import Damage, Head
+from counterfoil.stores.protocol import Damage, Head, entry_of
 from counterfoil.stores.sqlite import SqliteStore
-from counterfoil.testing.journals import Pen, entry_of, fresh, pen_for
+from counterfoil.testing.journals import Pen, fresh, pen_for
 from tests.stores.processes import AheadClock
 
 EVENTS = 8
@@ -320,7 +320,7 @@ async def test_a_damaged_run_is_not_pruned(tmp_path: Path) -> None:
 async def test_a_first_event_that_is_not_chained_to_its_run_is_not_written(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.db")
     event = TurnOpened(turn=1)
-    first = entry_of(event, position=1, at=store.now(), fence=0, before=first_link("another"))
+    first = entry_of(Recorded(1, store.now(), 0, event), first_link("another"))
     with pytest.raises(ValueError, match="not chained to the run's id"):
         await store.start(Head(run_id="r", flow="f"), first)
     assert await store.head("r") is None

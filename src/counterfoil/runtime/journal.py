@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from counterfoil.core.codec import encode, link, to_micros
+from counterfoil.core.codec import encode
 from counterfoil.core.events import (
     AttemptEnded,
     Decided,
@@ -29,7 +29,7 @@ from counterfoil.errors import LeaseLost
 from counterfoil.runtime.model import Exchange
 from counterfoil.runtime.patience import insist
 from counterfoil.runtime.transcript import exchange
-from counterfoil.stores.protocol import Appended, Entry, Head, HeadChange, Mail, Refused, Store, entry_kind
+from counterfoil.stores.protocol import Appended, Entry, Head, HeadChange, Mail, Refused, Store, entry_kind, entry_of
 
 
 class Note(Struct, frozen=True):
@@ -170,11 +170,8 @@ class Journal:
     def _entries(self) -> list[Entry]:
         entries, last = [], self._link
         for note in self._notes:
-            recorded = note.recorded
-            body, at_us = encode(recorded.event), to_micros(recorded.at)
-            last = link(last, recorded.position, at_us, recorded.fence, body)
-            kind = entry_kind(recorded.event)
-            entries.append(Entry(position=recorded.position, at_us=at_us, kind=kind, body=body, link=last))
+            entries.append(entry_of(note.recorded, last))
+            last = entries[-1].link
         return entries
 
     async def _catch_up(self, head: Head) -> None:
@@ -193,9 +190,9 @@ class Journal:
         if since:
             for recorded in since:
                 self.state = self._advance(self.state, recorded)
-                at_us, body = to_micros(recorded.at), encode(recorded.event)
-                self._link = link(self._link, recorded.position, at_us, recorded.fence, body)
-                facts = [fact for fact in facts if encode(fact) != body]  # a cancelled commit of ours did arrive
+                written = entry_of(recorded, self._link)
+                self._link = written.link
+                facts = [fact for fact in facts if encode(fact) != written.body]  # A cancelled commit of ours arrived.
             self._durable = (self.state, len(self.history), self.decided)
         for fact in facts:
             self.note(fact, fact=True)

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from counterfoil.core.codec import digest, encode, first_link, link, to_micros
-from counterfoil.core.events import LifeBegan, RunStarted, SenderObserved
+from counterfoil.core.codec import digest, first_link
+from counterfoil.core.events import LifeBegan, Recorded, RunStarted, SenderObserved
 from counterfoil.core.flow import fingerprint
 from counterfoil.errors import DefinitionError, InputMismatch, NoSuchRun, RunOwned
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.journal import Journal
-from counterfoil.stores.protocol import Claimed, Entry, Head, Owned, Store, Tombstone
+from counterfoil.stores.protocol import Claimed, Entry, Head, Owned, Store, Tombstone, entry_of
 from counterfoil.version import __version__
 
 MAX_RUN_ID = 200
@@ -61,21 +61,20 @@ def _first(store: Store, agent: Agent, raw: Raw, run_id: str, labels: dict[str, 
     manifest = agent.manifest if not entry else msgspec.structs.replace(agent.manifest, entry=entry)
     input_digest, now = digest(raw), store.now()
     event = RunStarted(flow=manifest, input=raw, input_digest=input_digest, limits=agent.limits, labels=labels)
-    body, at_us = encode(event), to_micros(now)
-    hashed = link(first_link(run_id), 1, at_us, 0, body)
+    first = entry_of(Recorded(1, now, 0, event), first_link(run_id))
     head = Head(
         run_id=run_id,
         flow=manifest.name,
         entry=entry,
         fingerprint=fingerprint(manifest),
         position=1,
-        link=hashed,
+        link=first.link,
         input_digest=input_digest,
         labels=labels,
         created_at=now,
         updated_at=now,
     )
-    return head, Entry(position=1, at_us=at_us, kind="run_started", body=body, link=hashed)
+    return head, first
 
 
 async def begin_life(store: Store, run_id: str) -> Journal:

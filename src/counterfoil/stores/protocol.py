@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from counterfoil.core.codec import encode, link, to_micros
 from counterfoil.core.events import Event, Recorded, SenderProof, Status
 
 
@@ -380,3 +381,10 @@ def entry_kind(event: Event) -> str:
     """Return the tag that an event is stored under."""
     tag = type(event).__struct_config__.tag
     return str(tag)
+
+
+def entry_of(recorded: Recorded, before: bytes) -> Entry:
+    """Return an event ready to be written in its place, behind the one whose link is given."""
+    body, at_us = encode(recorded.event), to_micros(recorded.at)
+    its_link = link(before, recorded.position, at_us, recorded.fence, body)
+    return Entry(position=recorded.position, at_us=at_us, kind=entry_kind(recorded.event), body=body, link=its_link)

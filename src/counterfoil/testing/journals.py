@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import Raw
 
-from counterfoil.core.codec import digest, encode, first_link, link, to_micros
+from counterfoil.core.codec import digest, first_link
 from counterfoil.core.contracts import OneShot, Terms
 from counterfoil.core.events import (
     Completed,
@@ -19,6 +19,7 @@ from counterfoil.core.events import (
     PlannedCall,
     Proof,
     Receipt,
+    Recorded,
     RunStarted,
     Status,
     TurnOpened,
@@ -35,22 +36,15 @@ from counterfoil.stores.protocol import (
     Refused,
     Store,
     Tombstone,
-    entry_kind,
+    entry_of,
 )
-
-
-def entry_of(event: Event, *, position: int, at: datetime, fence: int, before: bytes) -> Entry:
-    """Return an event ready to be written behind the one whose link is given."""
-    body, at_us = encode(event), to_micros(at)
-    its_link = link(before, position, at_us, fence, body)
-    return Entry(position=position, at_us=at_us, kind=entry_kind(event), body=body, link=its_link)
 
 
 async def start(store: Store, run_id: str, *, flow: str = "a flow", value: bytes = b"1") -> Head | Tombstone:
     """Start a run whose input is some JSON."""
     manifest = FlowManifest(name=flow, version="1")
     begun = RunStarted(flow=manifest, input=Raw(value), input_digest=digest(value), limits=Limits())
-    first = entry_of(begun, position=1, at=store.now(), fence=0, before=first_link(run_id))
+    first = entry_of(Recorded(1, store.now(), 0, begun), first_link(run_id))
     return await store.start(Head(run_id=run_id, flow=flow, input_digest=digest(value)), first)
 
 
@@ -88,8 +82,7 @@ class Pen:
         entries: list[Entry] = []
         before = self.link
         for position, event in enumerate(events, start=self.position + 1):
-            at = self.store.now()
-            entries.append(entry_of(event, position=position, at=at, fence=self.fence, before=before))
+            entries.append(entry_of(Recorded(position, self.store.now(), self.fence, event), before))
             before = entries[-1].link
         return entries
 
