@@ -1,5 +1,6 @@
 """What bad input gets: a clear error or a settled fact, and nothing lost."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,14 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from pydantic import AfterValidator
 
 import counterfoil as cf
 from counterfoil.core.events import Receipt, Rejected
-from counterfoil.errors import RunOwned
+from counterfoil.errors import DefinitionError, NoSuchRun, RunOwned
 from counterfoil.runtime import patience
 from counterfoil.stores.sqlite import SqliteStore
 from tests.runtime.outside import Outside, agent, calling, events, kinds
@@ -379,3 +380,87 @@ async def test_rejected_calls_and_lost_decisions_never_look_alike(store: SqliteS
     outputs = {(await cf.arun(flow, 1, run_id="r1", store=store)).output for _ in range(3)}
     assert len(outputs) == 1
     assert len([event for event in await events(store) if isinstance(event, Rejected)]) == 1
+
+
+class Panic(BaseException):
+    """As Rust extensions raise: not derived from `Exception`."""
+
+
+@pytest.mark.parametrize("error", [Panic("at the disco"), StopIteration(1), BaseExceptionGroup("two", [Panic()])])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_no_class_of_exception_keeps_a_tool_or_its_lookup_under_way_for_ever(
+    is_async: bool, error: BaseException, store: SqliteStore
+) -> None:
+    entered: list[str] = []
+
+    async def send(*, call: cf.Call) -> str:
+        """Send."""
+        entered.append("send")
+        raise error
+
+    async def find(call: cf.Call) -> cf.Found[str]:
+        entered.append("find")
+        raise error
+
+    def send_sync(*, call: cf.Call) -> str:
+        """Send."""
+        entered.append("send")
+        raise error
+
+    def find_sync(call: cf.Call) -> cf.Found[str]:
+        entered.append("find")
+        raise error
+
+    declared = cf.tool(name="send", contract=cf.Lookup(settles_in=timedelta(0)), lookups=1)
+    tool = declared(send if is_async else send_sync)
+    tool.lookup(find if is_async else find_sync)
+    async with asyncio.timeout(10):
+        result = await cf.arun(agent(tool), 1, run_id="r1", store=store)
+    assert (result.status, result.unknown) == (cf.Status.UNKNOWN, ("1.1",))
+    assert entered == ["send", "find"]
+
+
+async def test_no_class_of_exception_keeps_a_question_to_the_model_open_for_ever(store: SqliteStore) -> None:
+    def decide(request: cf.ModelRequest) -> Any:
+        raise Panic("at the disco")
+
+    flow = cf.Agent("test", version="1", model=cf.ScriptedModel(decide), tools=())
+    async with asyncio.timeout(10):
+        result = await cf.arun(flow, 1, run_id="r1", store=store)
+    assert result.status is cf.Status.BLOCKED
+    assert "Panic: at the disco" in result.note
+
+
+async def test_what_is_no_id_and_what_is_no_json_is_said_in_a_line(store: SqliteStore) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(DefinitionError, match="is no JSON value"):
+        await cf.arun(agent(recording([])), endless, run_id="r1", store=store)
+    with pytest.raises(DefinitionError, match="a run id is text, not int"):
+        await cf.arun(agent(recording([])), 1, run_id=cast("Any", 5), store=store)
+    with pytest.raises(NoSuchRun):
+        await cf.aresume(agent(recording([])), "\udcff", store=store)
+
+
+@pytest.mark.parametrize(
+    "answer, status",
+    [
+        (cf.Several(cast("Any", 5)), cf.Status.UNKNOWN),
+        (cf.Several(cast("Any", "ab")), cf.Status.UNKNOWN),
+        (cf.Several(cast("Any", iter([1, 2]))), cf.Status.UNKNOWN),
+        (cf.Several(()), cf.Status.UNKNOWN),
+        (cf.CannotTell(cast("Any", None)), cf.Status.UNKNOWN),
+        (cf.Found(1, matches=cast("Any", "yes")), cf.Status.COMPLETED),
+        (cf.Found, cf.Status.UNKNOWN),
+    ],
+)
+async def test_a_lookup_that_answers_nonsense_proves_nothing_and_does_not_break_the_run(
+    answer: Any, status: cf.Status, store: SqliteStore
+) -> None:
+    @cf.tool(contract=cf.Lookup(settles_in=timedelta(0)), lookups=1)
+    def send() -> None:
+        """Send."""
+        raise TimeoutError
+
+    send.lookup(lambda call: answer)
+    assert (await cf.arun(agent(send), 1, run_id="r1", store=store)).status is status

@@ -174,6 +174,14 @@ def test_a_log_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monke
     assert next(seen, "all was asked for") == "all was asked for"
 
 
+def test_a_log_that_is_taken_away_while_it_is_looked_for_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last who closes a store deletes its log, between any two looks of ours."""
+    monkeypatch.setattr(Path, "exists", lambda self: True)
+    log.refuse_damage(tmp_path / "store.db")
+
+
 EDITS = [
     ("UPDATE events SET body = CAST(replace(body, '3', '4') AS BLOB) WHERE position = 4", 4, "changed"),
     ("UPDATE events SET body = replace(body, '3', '4') WHERE position = 4", 4, "changed"),

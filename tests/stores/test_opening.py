@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from counterfoil.core.events import FORMAT
-from counterfoil.errors import FormatTooNew, JournalDamaged, StoreUnavailable, UnsafeStore
+from counterfoil.errors import CounterfoilError, FormatTooNew, JournalDamaged, StoreUnavailable, UnsafeStore
 from counterfoil.stores import migrate, sql
 from counterfoil.stores.filesystem import mount_of
 from counterfoil.stores.open import open_store, path_of
@@ -350,3 +350,12 @@ async def test_incident_9c_a_link_to_a_network_file_system_is_seen_through(tmp_p
         SqliteStore(tmp_path / "link" / "store.db", mounts=mounts)
     local = SqliteStore(tmp_path / "store.db", mounts=mounts, lease=timedelta(seconds=5))
     await local.close()
+
+
+async def test_a_folder_and_a_link_to_itself_are_named_for_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(UnsafeStore, match="is a folder, not a file"):
+        SqliteStore(tmp_path)
+    link = tmp_path / "link.db"
+    link.symlink_to(link)
+    with pytest.raises(CounterfoilError):
+        SqliteStore(link)

@@ -46,7 +46,7 @@ async def start_run(
     check_run_id(run_id)
     try:
         raw = Raw(msgspec.json.encode(value))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DefinitionError(f"the input of run {run_id} is no JSON value: {error}") from error
     input_digest = digest(raw)
     known = await store.head(run_id)
@@ -132,6 +132,8 @@ async def read_journal(store: Store, head: Head) -> Journal:
 
 def check_run_id(run_id: str) -> None:
     """Raise `DefinitionError` for an id that cannot be shown on one line."""
+    if not isinstance(run_id, str):
+        raise DefinitionError(f"a run id is text, not {type(run_id).__name__}")
     if not run_id or len(run_id) > MAX_RUN_ID or not run_id.isprintable() or run_id != run_id.strip():
         raise DefinitionError(
             f"run id {run_id[:40]!r} is empty, longer than {MAX_RUN_ID} characters, or holds what cannot be printed"

@@ -393,6 +393,9 @@ class Driver:
             ended = Ended(what, await work())
         except Exception as error:  # noqa: BLE001 - a fault of our own: `drive` raises it, and does not wait for ever
             ended = Ended(what, (), error)
+        except GeneratorExit as error:
+            self._inbox.put_nowait(Ended(what, (), RuntimeError(f"{what} ended in {error!r}")))
+            raise
         self._inbox.put_nowait(ended)
 
     async def _ask_model(self, turn: int, ask: int) -> tuple[Event, ...]:

@@ -64,8 +64,8 @@ async def ask_model(
     try:
         decision = await agent.model.decide(request)
         return plan_calls(agent, decision, request.turn, store, run_id)
-    except (Exception, asyncio.CancelledError) as error:  # Whatever it was, no decision was given.
-        if cancelled_from_outside(error):
+    except BaseException as error:  # Whatever it was, no decision was given.
+        if ends_the_process(error) or isinstance(error, SystemExit) or cancelled_from_outside(error):
             raise
         retryable = error.retryable if isinstance(error, ModelError) else isinstance(error, OSError)
         again = retryable and tries < MODEL_ASKS
@@ -77,6 +77,11 @@ def cancelled_from_outside(error: BaseException) -> bool:
     """Tell whether an error is our own cancellation, and not one that leaked out of the code that we called."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def ends_the_process(error: BaseException) -> bool:
+    """Tell whether an error is meant for the process: Ctrl-C, or the end of an event loop that was given up."""
+    return isinstance(error, (KeyboardInterrupt, GeneratorExit))
 
 
 def plan_calls(agent: Agent, decision: Decision, turn: int, store: Store, run_id: str) -> Decided:
@@ -143,7 +148,9 @@ async def run_attempt(tool: Tool, call: Call, terms: Terms, store: Store, late: 
     except TimeoutError as error:
         message = str(error) or f"no answer within {terms.bounds.timeout}"
         ended = _over(tool, call, terms, store, Failure(kind="TimeoutError", message=message))
-    except (Exception, asyncio.CancelledError, DispatchRefused, SystemExit) as error:  # noqa: BLE001 - proves nothing
+    except BaseException as error:  # It proves nothing, whatever it derives from: a Rust panic is no `Exception`.
+        if ends_the_process(error):
+            raise
         outside = cancelled_from_outside(error)
         ended = _cancelled(tool, call, terms) if outside else ending_of(tool, call, terms, store, error)
     else:
@@ -274,10 +281,10 @@ class Thread:
         error: BaseException | None = None
         try:
             value = self._function()
-        except (Exception, DispatchRefused) as caught:  # noqa: BLE001 - it is handed over, whatever it is
-            error = caught
         except BaseException as caught:  # noqa: BLE001 - SystemExit in a thread ends the tool, not the worker
-            error = RuntimeError(f"the tool raised {type(caught).__name__}")
+            # A future refuses a StopIteration, the commonest of all from `next(...)`.
+            hands_over = isinstance(caught, (Exception, DispatchRefused)) and not isinstance(caught, StopIteration)
+            error = caught if hands_over else RuntimeError(f"the tool raised {type(caught).__name__}")
         with contextlib.suppress(RuntimeError):  # the loop is gone: as in a crash, the contract decides
             self._loop.call_soon_threadsafe(self._end, value, error)
 
@@ -296,21 +303,21 @@ async def look_up(tool: Tool, call: Call, state: CallState, terms: Terms, becaus
     try:
         async with asyncio.timeout(terms.bounds.timeout.total_seconds()):
             said = await _ask(tool, call)
-    except (Exception, asyncio.CancelledError, DispatchRefused, SystemExit) as error:  # It did not answer.
-        if cancelled_from_outside(error):
+    except BaseException as error:  # It did not answer.
+        if ends_the_process(error) or cancelled_from_outside(error):
             raise
         failure = failure_of(error)
         return _looked(state, Answer.FAILED, asked_at, because, store, note=f"{failure.kind}: {failure.message}")
     match said:
         case Found(value=value, matches=matches):
-            return _found(tool, state, Answer.FOUND, value, asked_at, because, matches=matches)
-        case Several(values=values) if values:
+            return _found(tool, state, Answer.FOUND, value, asked_at, because, matches=matches is True)
+        case Several(values=[_, *_] as values):
             note = f"{len(values)} found"
             return _found(tool, state, Answer.SEVERAL, values[0], asked_at, because, note=note)
         case Absent():
             return _looked(state, Answer.ABSENT, asked_at, because, store)
         case CannotTell(why=why):
-            return _looked(state, Answer.CANNOT_TELL, asked_at, because, store, note=storable(why))
+            return _looked(state, Answer.CANNOT_TELL, asked_at, because, store, note=storable(str(why)))
         case _:
             note = f"the lookup returned {type(said).__name__}, not Found, Several, Absent or CannotTell"
             return _looked(state, Answer.FAILED, asked_at, because, store, note=note)

@@ -66,7 +66,10 @@ def refuse_damage(database: Path) -> None:
     log = Path(f"{database}-wal")
     before: bytes | None = None
     for _ in range(5):  # Another process may be beginning the log anew while we read: then look again.
-        content = log.read_bytes() if log.exists() else b""
+        try:
+            content = log.read_bytes()
+        except FileNotFoundError:  # The last one who had the store open took it away.
+            content = b""
         where = _damaged(content)
         if where is None:
             return

@@ -68,7 +68,7 @@ class SqliteStore:
         busy_timeout: timedelta = timedelta(seconds=5),
         mounts: Path = MOUNTS,
     ) -> None:
-        self.path = Path(path).resolve()
+        self.path = _resolved(path)
         self._clock = clock if clock is not None else SystemClock()
         self._boot_id = self._clock.boot_id()
         self._mounts = mounts
@@ -118,6 +118,8 @@ class SqliteStore:
 
     async def head(self, run_id: str) -> Head | Tombstone | None:
         """Return a run's head, or what pruning left of it, or None."""
+        if not _is_text(run_id):
+            return None
         found: Head | Tombstone | None = await self._call(READ, self._tables.head, run_id)
         return found
 
@@ -317,3 +319,22 @@ def _abandon(pid: int, commits: Commits, keeper: LeaseKeeper) -> None:
     if os.getpid() == pid:
         keeper.stop()
         commits.stop()
+
+
+def _is_text(run_id: str) -> bool:
+    """Tell whether an id can stand in a database: half a surrogate pair, as of an odd command line, cannot."""
+    try:
+        run_id.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _resolved(path: str | os.PathLike[str]) -> Path:
+    try:
+        resolved = Path(path).resolve()
+    except (RuntimeError, OSError) as error:  # Python 3.11 and 3.12 raise the first for a link that leads to itself.
+        raise StoreUnavailable(f"{os.fspath(path)}: {error}", remedy="Check --store.") from error
+    if resolved.is_dir():
+        raise UnsafeStore(f"{resolved} is a folder, not a file", remedy="Name a file in it.")
+    return resolved
