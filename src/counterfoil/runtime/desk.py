@@ -27,11 +27,12 @@ from counterfoil.core.events import (
 from counterfoil.core.mail import Cancel, GiveVerdict, encode_item, refusal
 from counterfoil.core.plan import Finish, FlowView, ForCall, InFlight, Ownership, next_action
 from counterfoil.core.recovery import Reject, Unknown
-from counterfoil.core.state import ENDED, RunState, fold
+from counterfoil.core.state import RunState, fold
 from counterfoil.errors import RunOwned
 from counterfoil.runtime import perform
+from counterfoil.runtime.agent import release
 from counterfoil.runtime.journal import Journal
-from counterfoil.runtime.lives import begin_life
+from counterfoil.runtime.lives import begin_life, look_at_senders
 from counterfoil.stores.protocol import Head, Store, Tombstone
 
 LOOK_AGAIN_S = 0.2
@@ -93,7 +94,8 @@ async def _take(journal: Journal, item: GiveVerdict | Cancel, item_id: str, post
     """Nobody held the run, so it is ours for a moment: look at its senders, read its mail, and give it up again."""
     store, run_id = journal.store, journal.run_id
     try:
-        await _look_at_senders(journal)
+        # A verdict of not applied needs a sender that has ended, and it may have ended since anyone looked.
+        await look_at_senders(journal, [call for call in journal.state.calls if call.outcome is None])
         why = None if posted else _refusal(journal.state, item)
         if why is not None:
             return Delivered(outcome="refused", why=why, status=journal.state.status)
@@ -108,7 +110,7 @@ async def _take(journal: Journal, item: GiveVerdict | Cancel, item_id: str, post
         assert answer is not None
         return answer
     finally:
-        await store.release(run_id, fence=journal.fence)
+        await asyncio.shield(release(store, run_id, journal.fence))
 
 
 def _refusal(state: RunState, item: GiveVerdict | Cancel) -> str | None:
@@ -116,14 +118,6 @@ def _refusal(state: RunState, item: GiveVerdict | Cancel) -> str | None:
     if isinstance(item, GiveVerdict):
         return refusal(state, item)
     return f"the run is {state.status} already" if state.status.terminal else None
-
-
-async def _look_at_senders(journal: Journal) -> None:
-    """A verdict of not applied needs a sender that has ended, and it may have ended since anyone looked."""
-    open_attempts = [attempt for call in journal.state.calls if call.outcome is None for attempt in call.open_attempts]
-    for fence in sorted({attempt.fence for attempt in open_attempts if attempt.proof not in ENDED}):
-        seen = await perform.observe(journal.store, fence, journal.lives.get(fence, ""))
-        journal.note(seen, fact=True)
 
 
 def _conclude(journal: Journal) -> None:

@@ -5,8 +5,6 @@ It must not claim, write or send: the only thing it does is to look at earlier w
 
 from __future__ import annotations
 
-import os
-import socket
 from datetime import datetime
 from typing import Literal
 
@@ -16,7 +14,6 @@ from msgspec.structs import replace
 from counterfoil.core.events import (
     Answer,
     Event,
-    LifeBegan,
     LookedUp,
     Recorded,
     SenderObserved,
@@ -42,14 +39,14 @@ from counterfoil.core.plan import (
 )
 from counterfoil.core.recovery import Ask, Dispatch, Hold, Move, Observe, Reject, Settle, Unknown, Wait
 from counterfoil.core.rules import Rule
-from counterfoil.core.state import ENDED, CallState, RunState, apply
+from counterfoil.core.state import CallState, RunState, apply
 from counterfoil.runtime import perform
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.journal import Journal
+from counterfoil.runtime.lives import life_began, look_at_senders
 from counterfoil.runtime.questions import Question, past_of, questions
 from counterfoil.runtime.timeline import carries_key
 from counterfoil.stores.protocol import Head, Observation, Store
-from counterfoil.version import __version__
 
 Does = Literal[
     "send", "send again", "look up", "settle", "reject", "declare unknown", "wait", "hold", "nothing",
@@ -179,19 +176,12 @@ async def explain(store: Store, head: Head, agent: Agent) -> Explanation:
 
 async def _next_life(store: Store, head: Head, events: list[Recorded], owner: Observation | None) -> Journal:
     """Return the journal as a new life would find it, with its mail read. Nothing of this is ever committed."""
-    journal = Journal(store, replace(head, fence=head.fence + 1), events)
+    claimed = replace(head, fence=head.fence + 1, lives=head.lives + 1)
+    journal = Journal(store, claimed, events)
     if journal.state.status.terminal:
         return journal
     before = journal.state.fence
-    began = LifeBegan(
-        life=head.lives + 1,
-        incarnation=f"explain-{os.getpid()}",
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        version=__version__,
-        verify_first=head.verify_first,
-    )
-    journal.note(began, fact=True)
+    journal.note(life_began(claimed, "explain"), fact=True)
     if owner is not None:
         journal.note(SenderObserved(sender=before, proof=owner.proof), fact=True)
     await journal.drain_mail()
@@ -208,7 +198,7 @@ async def _play(journal: Journal, view: FlowView) -> tuple[Step, ...]:
         flight = InFlight(attempts=frozenset(attempts), lookups=frozenset(lookups), asking=asking)
         action = next_action(journal.state, view, now, Ownership(), flight)
         if isinstance(action, ForCall) and isinstance(action.move, Observe):
-            await _look_at_senders(journal, action.call)
+            await look_at_senders(journal, [action.call])
             continue
         if flight.anything and isinstance(action, (Await, Pause)):
             return tuple(steps)
@@ -227,13 +217,6 @@ async def _play(journal: Journal, view: FlowView) -> tuple[Step, ...]:
             case _:
                 return tuple(steps)
     return tuple(steps)
-
-
-async def _look_at_senders(journal: Journal, call: CallState) -> None:
-    fences = {attempt.fence for attempt in call.open_attempts if attempt.proof not in ENDED}
-    for fence in sorted(fences):
-        seen = await perform.observe(journal.store, fence, journal.lives.get(fence, ""))
-        journal.note(seen, fact=True)
 
 
 def _settle(journal: Journal, action: ForCall) -> None:

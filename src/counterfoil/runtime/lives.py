@@ -6,7 +6,7 @@ It must not advance the run: `loop` does.
 from __future__ import annotations
 
 import os
-import socket
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,9 +15,12 @@ from msgspec import Raw
 from counterfoil.core.codec import digest, first_link
 from counterfoil.core.events import LifeBegan, Recorded, RunStarted, SenderObserved
 from counterfoil.core.flow import fingerprint
+from counterfoil.core.state import ENDED, CallState
 from counterfoil.errors import DefinitionError, InputMismatch, NoSuchRun, RunOwned
+from counterfoil.runtime import perform
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.journal import Journal
+from counterfoil.stores.clock import host
 from counterfoil.stores.protocol import Claimed, Entry, Head, Owned, Store, Tombstone, entry_of
 from counterfoil.version import __version__
 
@@ -110,19 +113,28 @@ async def begin_life(store: Store, run_id: str) -> Journal:
 
 def _say_who(journal: Journal, claimed: Claimed) -> None:
     before = journal.state.fence
-    journal.note(
-        LifeBegan(
-            life=claimed.head.lives,
-            incarnation=journal.lease.incarnation,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            version=__version__,
-            verify_first=claimed.head.verify_first,
-        ),
-        fact=True,
-    )
+    journal.note(life_began(claimed.head, journal.lease.incarnation), fact=True)
     if claimed.previous and claimed.proof is not None and journal.lives.get(before) == claimed.previous:
         journal.note(SenderObserved(sender=before, proof=claimed.proof, detail="at take-over"), fact=True)
+
+
+def life_began(head: Head, incarnation: str) -> LifeBegan:
+    """Return what this process says of itself at the beginning of the life that a claimed head counts last."""
+    return LifeBegan(
+        life=head.lives,
+        incarnation=incarnation,
+        pid=os.getpid(),
+        host=host(),
+        version=__version__,
+        verify_first=head.verify_first,
+    )
+
+
+async def look_at_senders(journal: Journal, calls: Iterable[CallState]) -> None:
+    """Note what is seen of every sender of the calls' open attempts that has not been seen to end."""
+    fences = {attempt.fence for call in calls for attempt in call.open_attempts if attempt.proof not in ENDED}
+    for fence in sorted(fences):
+        journal.note(await perform.observe(journal.store, fence, journal.lives.get(fence, "")), fact=True)
 
 
 async def read_journal(store: Store, head: Head) -> Journal:

@@ -14,24 +14,17 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from counterfoil.core.contracts import Keyed, Terms, lines
 from counterfoil.core.events import (
     AttemptEnded,
-    Cancelled,
-    Completed,
-    Dispatched,
     Ending,
     Event,
-    Failed,
     Failure,
-    Paused,
     Receipt,
     SenderReleased,
     Status,
     TurnOpened,
     UnknownDeclared,
 )
-from counterfoil.core.evidence import Facts
 from counterfoil.core.plan import (
     Action,
     AskModel,
@@ -44,14 +37,14 @@ from counterfoil.core.plan import (
     Stop,
     may_dispatch,
     next_action,
-    terms_of,
 )
-from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown, remembers
+from counterfoil.core.recovery import Ask, Dispatch, Observe, Reject, Settle, Unknown
 from counterfoil.core.rules import Rule
-from counterfoil.core.state import ENDED, CallState
+from counterfoil.core.state import CallState
 from counterfoil.errors import CounterfoilError, DispatchRefused, LeaseLost
 from counterfoil.runtime import perform
-from counterfoil.runtime.calls import Call, Sending
+from counterfoil.runtime.attempts import Attempts, Refusal
+from counterfoil.runtime.calls import Call
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.journal import Journal, post_evidence
 from counterfoil.runtime.model import ModelRequest
@@ -94,12 +87,6 @@ Message = Mark | Ended | Late
 Work = Callable[[], Coroutine[None, None, tuple[Event, ...]]]
 
 
-class Refusal(Struct, frozen=True):
-    """Why an attempt may not be sent."""
-
-    why: str
-
-
 class Driver:
     """Drives one run that we own until it ends or must stand still.
 
@@ -115,15 +102,13 @@ class Driver:
     ) -> None:
         self.journal = journal
         self.agent = agent
-        self.view = agent.view(journal.state.flow)
+        self._attempts = Attempts(journal, agent, progress)
         self.patience = patience
         self.draining = False
-        self._progress = progress
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._strays: set[tuple[str, int]] = set()
         self._entered: set[tuple[str, int]] = set()
-        self._deadlines: dict[tuple[str, int], datetime] = {}
         self._asked = (0, 0)  # The open turn, and how often it was asked for in this life.
         self._posting: set[asyncio.Task[None]] = set()
         self._leaving = False
@@ -168,26 +153,27 @@ class Driver:
         while True:
             flight = self._in_flight(starts)
             own = Ownership(draining=self.draining)
-            action = next_action(self.journal.state, self.view, self.journal.store.now(), own, flight)
+            action = next_action(self.journal.state, self._attempts.view, self.journal.store.now(), own, flight)
             match action:
                 case ForCall(move=Observe()):
-                    await self.observe(action.call)
+                    await self._attempts.observe(action.call)
                 case ForCall(move=Settle(because=because)):
-                    self._note(*perform.settle(action.call, because))
+                    self._attempts.note(*perform.settle(action.call, because))
                 case ForCall(move=Reject(because=because)):
-                    self._note(perform.reject(action.call, because))
+                    self._attempts.note(perform.reject(action.call, because))
                 case ForCall(move=Unknown(because=because)):
-                    self._note(UnknownDeclared(call=action.call.id, because=because))
+                    self._attempts.note(UnknownDeclared(call=action.call.id, because=because))
                 case ForCall():
                     self._intend(action)
                     starts.append(action)
                 case AskModel(turn=turn, ask=ask):
-                    self._note(TurnOpened(turn=turn, ask=ask), fact=False)
+                    self._attempts.note(TurnOpened(turn=turn, ask=ask), fact=False)
                     starts.append(action)
                 case Await() | Stop():
                     return action, starts
                 case Pause() | Finish():
-                    self.close(action)
+                    if not self._lingers(action):
+                        self._attempts.close(action)
                     return action, starts
                 case _:
                     assert_never(action)
@@ -196,47 +182,7 @@ class Driver:
         """A dispatch is written down before the tool is entered, unless it has no effect or writes its own mark."""
         tool = self.agent.tools[action.call.planned.tool]
         if isinstance(action.move, Dispatch) and action.record and not tool.late:
-            self._note(self.dispatched(action.call, action.attempt, action.move.because), fact=False)
-
-    def dispatched(self, call: CallState, attempt: int, because: Rule, request: str = "") -> Dispatched:
-        """Return the record of an attempt that is about to be made."""
-        terms = self.terms(call)
-        deadline = self._deadlines[call.id, attempt] = self.journal.store.now() + terms.bounds.timeout
-        return Dispatched(
-            call=call.id,
-            attempt=attempt,
-            deadline=deadline,
-            because=because,
-            terms=None if call.terms == terms else terms,
-            request=request,
-        )
-
-    def terms(self, call: CallState) -> Terms:
-        """Return what a call is, or would be, sent under."""
-        terms = terms_of(self.view, call)
-        assert terms is not None
-        return terms
-
-    def close(self, action: Pause | Finish) -> None:
-        """Write down why the run stands still, or how it ended; a pause that stands already is not written again."""
-        match action:
-            case Finish(status=Status.COMPLETED):
-                self._note(Completed(output=self.journal.output()))
-            case Finish(status=Status.CANCELLED):
-                self._note(Cancelled())
-            case Finish(failure=failure):
-                self._note(Failed(failure=failure or Failure(kind="Failed", message="")))
-            case Pause():
-                differences = self.view.differences if action.because is Rule.FLOW_CHANGED else ()
-                paused = Paused(
-                    status=action.status,
-                    because=action.because,
-                    until=action.until,
-                    note=action.note,
-                    differences=differences,
-                )
-                if self.journal.state.paused != paused and not self._lingers(action):
-                    self._note(paused)
+            self._attempts.note(self._attempts.dispatched(action.call, action.attempt, action.move.because), fact=False)
 
     async def _rest(self, action: Action) -> bool:
         """All is started: wait for what is under way, or for its time, or leave. Return whether to leave."""
@@ -270,7 +216,7 @@ class Driver:
 
     async def _wait(self, until: datetime | None, because: Rule) -> bool:
         if not self._tasks and until is not None and until - self.journal.store.now() > self.patience:
-            self.close(Pause(Status.WAITING, because, until=until))
+            self._attempts.close(Pause(Status.WAITING, because, until=until))
             await self.journal.commit()
             return True
         await self._next_message(until)
@@ -304,23 +250,13 @@ class Driver:
                 if broken is not None:
                     raise broken
                 for event in events:
-                    await self.learn(event)
+                    await self._attempts.learn(event)
             case Late(event=event):
-                await self.learn(event)
+                await self._attempts.learn(event)
             case Mark():
                 await self._mark(message)
             case _:
                 assert_never(message)
-
-    async def learn(self, event: Event) -> None:
-        """Note a fact; where its call is settled by now, the mailbox weighs it: two answers can be an incident."""
-        if isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
-            call = self.journal.state.call(event.call)
-            if call is None or call.outcome is not None:
-                await post_evidence(self.journal.store, self.journal.run_id, self.journal.fence, event)
-                await self.journal.drain_mail()
-                return
-        self._note(event)
 
     async def _mark(self, mark: Mark) -> None:
         """Write a late tool's dispatch, then look once more whether it may be sent."""
@@ -330,14 +266,18 @@ class Driver:
         licence = self._license(call, mark)
         refusal = licence if isinstance(licence, Refusal) else None
         if call is not None and isinstance(licence, Rule):
-            self._note(self.dispatched(call, mark.attempt, licence, mark.request), fact=False)
+            self._attempts.note(self._attempts.dispatched(call, mark.attempt, licence, mark.request), fact=False)
             try:
                 changed = not await self.journal.commit()
             except BaseException:
                 if not mark.answer.done():  # The tool must not wait for a mark that will never come.
                     mark.answer.set_exception(DispatchRefused("the mark could not be written"))
                 raise
-            refusal = Refusal("the run changed meanwhile") if changed else self.last_check(call, mark.attempt, licence)
+            refusal = (
+                Refusal("the run changed meanwhile")
+                if changed
+                else self._attempts.last_check(call, mark.attempt, licence)
+            )
         if mark.answer.done():
             return
         if refusal is None:
@@ -349,31 +289,12 @@ class Driver:
         """Return the rule under which a late tool may send now, or why it may not."""
         if call is None or call.outcome is not None or (mark.call, mark.attempt) not in self._tasks:
             return Refusal("this attempt is over")
-        because = may_dispatch(self.journal.state, self.view, call, self.journal.store.now())
+        because = may_dispatch(self.journal.state, self._attempts.view, call, self.journal.store.now())
         if self.draining or because is None:
             return Refusal("the run may dispatch nothing now")
         if call.request and mark.request != call.request:
             return Refusal(f"this repeat would send another request ({mark.request}) than the first ({call.request})")
         return because
-
-    def last_check(self, before: CallState, attempt: int, because: Rule) -> Refusal | None:
-        """Say why an attempt whose record is durable may not be sent all the same: writing it took its time.
-
-        Args:
-            before: the call as it was before this attempt.
-            attempt: its number.
-            because: the rule that licensed it.
-        """
-        now, terms = self.journal.store.now(), self.terms(before)
-        if not self.journal.lease.alive():
-            return Refusal("the lease is about to end")
-        if now >= self._deadlines[before.id, attempt]:
-            return Refusal("its deadline is over")
-        line, _ = lines(terms.contract)
-        if because is Rule.REPEAT_KEYED and isinstance(line, Keyed):
-            facts = Facts(open=True, first_sent_at=before.attempts[0].at)
-            return None if remembers(line, terms, facts, now) else Refusal("the provider may have forgotten the key")
-        return None
 
     def _start(self, action: ForCall | AskModel) -> None:
         """Begin what is durable by now."""
@@ -381,7 +302,7 @@ class Driver:
             case AskModel(turn=turn, ask=ask):
                 self._spawn(None, partial(self._ask_model, turn, ask))
             case ForCall(move=Ask(because=because)):
-                self._spawn(action.call.id, partial(self.look_up, action.call, because))
+                self._spawn(action.call.id, partial(self._attempts.look_up, action.call, because))
             case ForCall():
                 self._spawn((action.call.id, action.attempt), partial(self._attempt, action))
 
@@ -415,14 +336,14 @@ class Driver:
     async def _attempt(self, action: ForCall) -> tuple[Event, ...]:
         call, tool = action.call, self.agent.tools[action.call.planned.tool]
         self._entered.add((call.id, action.attempt))
-        terms = self.terms(call)
+        terms = self._attempts.terms(call)
         marked = action.record and not tool.late
-        refusal = self.last_check(call, action.attempt, action.move.because) if marked else None
+        refusal = self._attempts.last_check(call, action.attempt, action.move.because) if marked else None
         if refusal is not None:
             failure = Failure(kind="DispatchRefused", message=refusal.why)
             return (AttemptEnded(call=call.id, attempt=action.attempt, ending=Ending.NOT_SENT, failure=failure),)
         sending = partial(self._sending, call.id, action.attempt) if tool.late else None
-        ctx = self.call(tool, call, action.attempt, sending=sending)
+        ctx = self._attempts.context(tool, call, action.attempt, sending=sending)
         event = await perform.run_attempt(tool, ctx, terms, self.journal.store, self._late)
         if isinstance(event, AttemptEnded) and event.running:
             self._strays.add((call.id, action.attempt))
@@ -434,43 +355,7 @@ class Driver:
         if not (tool.late and refused and not ctx.marked):
             return (event,)
         because = action.move.because
-        return self.dispatched(action.call, action.attempt, because), event
-
-    async def look_up(self, call: CallState, because: Rule) -> tuple[Event, ...]:
-        """Run a call's lookup once."""
-        tool, terms = self.agent.tools[call.planned.tool], self.terms(call)
-        ctx = self.call(tool, call, len(call.attempts), asks_only=True)
-        return (await perform.look_up(tool, ctx, call, terms, because, self.journal.store),)
-
-    def call(
-        self,
-        tool: Tool,
-        call: CallState,
-        attempt: int,
-        *,
-        sending: Sending | None = None,
-        asks_only: bool = False,
-    ) -> Call:
-        """Return what a tool, or a lookup, is handed. ``sending`` writes the mark of a late tool."""
-        now, timeout = self.journal.store.now(), self.terms(call).bounds.timeout
-        deadline = self._deadlines.get((call.id, attempt), now + timeout)
-        arguments = tool.as_decided(call.planned.arguments) if asks_only else tool.parse(call.planned.arguments)
-        return Call(
-            run_id=self.journal.run_id,
-            id=call.id,
-            key=call.planned.key,
-            attempt=attempt,
-            fence=self.journal.fence,
-            arguments=arguments,
-            deadline=deadline,
-            first_sent_at=call.attempts[0].at if call.attempts else None,
-            style=tool.style,
-            timeout_s=min(timeout, deadline - now).total_seconds(),
-            sending=sending,
-            asks_only=asks_only,
-            loop=None if tool.is_async else asyncio.get_running_loop(),
-            owner_fd=self.journal.lease.owner_fd,
-        )
+        return self._attempts.dispatched(action.call, action.attempt, because), event
 
     async def _sending(self, call: str, attempt: int, request: str) -> None:
         """Ask the loop for the mark of a late tool."""
@@ -494,19 +379,6 @@ class Driver:
         if isinstance(event, (Receipt, AttemptEnded, SenderReleased)):
             with contextlib.suppress(CounterfoilError):  # The store is closed, or the run is pruned: as after a crash.
                 await post_evidence(store, run_id, fence, event, patience_s=patience_s)
-
-    async def observe(self, call: CallState) -> None:
-        """Look at every sender of the call's open attempts that has not been seen to end."""
-        fences = {attempt.fence for attempt in call.open_attempts if attempt.proof not in ENDED}
-        for fence in sorted(fences):
-            incarnation = self.journal.lives.get(fence, "")
-            self._note(await perform.observe(self.journal.store, fence, incarnation))
-
-    def _note(self, *events: Event, fact: bool = True) -> None:
-        for event in events:
-            self.journal.note(event, fact=fact)
-            if self._progress is not None:
-                self._progress(event)
 
     def _in_flight(self, starts: list[ForCall | AskModel]) -> InFlight:
         if not self._tasks and not starts:
@@ -548,7 +420,7 @@ class Driver:
         await self._abandon_tasks()
         while not self._inbox.empty():
             await self._take(self._inbox.get_nowait())
-        self._note(*self._never_entered())
+        self._attempts.note(*self._never_entered())
         with contextlib.suppress(LeaseLost):
             for _ in range(3):
                 _, starts = await self._plan()

@@ -36,11 +36,12 @@ from counterfoil.core.state import CallState
 from counterfoil.errors import DefinitionError, LeaseLost, NoSuchRun, VerdictRefused
 from counterfoil.runtime import perform
 from counterfoil.runtime.agent import PATIENCE, StoreLike, release, use_store
+from counterfoil.runtime.attempts import Attempts
 from counterfoil.runtime.calls import Call
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.journal import Journal
 from counterfoil.runtime.lives import begin_life, start_run
-from counterfoil.runtime.loop import MAIL_LOOK_S, Driver
+from counterfoil.runtime.loop import MAIL_LOOK_S
 from counterfoil.runtime.model import Decision, ToolResult
 from counterfoil.runtime.transcript import decision_of, result_of
 from counterfoil.runtime.values import failure_of
@@ -94,7 +95,7 @@ class Run:
 
     def __init__(self, journal: Journal, agent: Agent, patience: timedelta) -> None:
         self.journal = journal
-        self._driver = Driver(journal, agent, patience=patience)
+        self._attempts = Attempts(journal, agent)
         self._agent = agent
         self._patience = patience
         self._claimed: dict[str, Call] = {}
@@ -149,7 +150,7 @@ class Run:
             if ctx is None:
                 raise DefinitionError(f"run {self.journal.run_id}: call {call} is not claimed here")
             try:
-                await self._driver.learn(self._ending(ctx, outcome))
+                await self._attempts.learn(self._ending(ctx, outcome))
                 await self.journal.commit()
             except LeaseLost as lost:
                 return Hold(Rule.LEASE_LOST, note=lost.message)
@@ -178,7 +179,7 @@ class Run:
             state = self.journal.state
             if state.status.terminal:
                 return None
-            stop = stop_of(state, self._driver.view)
+            stop = stop_of(state, self._attempts.view)
             if stop is not None:
                 return await self._stand_still(Hold(stop))
             if state.asking or any(call.outcome is None for call in state.calls):
@@ -223,7 +224,7 @@ class Run:
         state = self.journal.state
         if state.status.terminal:
             return Hold(Rule.FINISHED, note=f"the run is {state.status} already")
-        stop = stop_of(state, self._driver.view)
+        stop = stop_of(state, self._attempts.view)
         if stop is not None:
             return await self._stand_still(Hold(stop))
         if slot not in (state.turn, state.turn + 1) or any(call.outcome is None for call in state.calls):
@@ -257,7 +258,7 @@ class Run:
 
     async def _move(self, known: CallState) -> Go | Hold | datetime | None:
         """Make the plan's move for one call."""
-        now, view = self.journal.store.now(), self._driver.view
+        now, view = self.journal.store.now(), self._attempts.view
         stop = stop_of(self.journal.state, view)
         move = move_of(self.journal.state, view, known, now, stop)
         match move:
@@ -269,10 +270,10 @@ class Run:
             case Reject(because=because):
                 self.journal.note(perform.reject(known, because), fact=True)
             case Ask(because=because):
-                for event in await self._driver.look_up(known, because):
+                for event in await self._attempts.look_up(known, because):
                     self.journal.note(event, fact=True)
             case Observe():
-                await self._driver.observe(known)
+                await self._attempts.observe(known)
             case Unknown(because=because):
                 if known.unknown is not because:
                     self.journal.note(UnknownDeclared(call=known.id, because=because), fact=True)
@@ -292,18 +293,18 @@ class Run:
         state = self.journal.state
         if not known.attempts and (reached := reached_before_dispatch(state.limits, state.spent)) is not None:
             return await self._pause(Hold(Rule.LIMIT, note=reached), Status.BLOCKED)
-        if may_dispatch(state, self._driver.view, known, self.journal.store.now()) is None:
+        if may_dispatch(state, self._attempts.view, known, self.journal.store.now()) is None:
             return Hold(Rule.UNKNOWN, note="another call of the turn is unknown")
         attempt = len(known.attempts) + 1
-        self.journal.note(self._driver.dispatched(known, attempt, because), fact=False)
+        self.journal.note(self._attempts.dispatched(known, attempt, because), fact=False)
         if not await self.journal.commit():
             return None
-        refused = self._driver.last_check(known, attempt, because)
+        refused = self._attempts.last_check(known, attempt, because)
         if refused is not None:
             self.journal.note(AttemptEnded(call=known.id, attempt=attempt, ending=Ending.NOT_SENT), fact=True)
             await self.journal.commit()
             return None
-        ctx = self._driver.call(self._agent.tools[known.planned.tool], known, attempt)
+        ctx = self._attempts.context(self._agent.tools[known.planned.tool], known, attempt)
         self._claimed[known.id] = ctx
         return Go(ctx)
 
@@ -317,7 +318,7 @@ class Run:
                 failure = failure_of(error)
                 return AttemptEnded(call=ctx.id, attempt=ctx.attempt, ending=Ending.NOT_APPLIED, failure=failure)
             case Unsure(error=error):
-                terms = self._driver.terms(self._planned(ctx.id))
+                terms = self._attempts.terms(self._planned(ctx.id))
                 return perform.ending_of(tool, ctx, terms, self.journal.store, error)
             case _:
                 assert_never(outcome)
@@ -331,9 +332,9 @@ class Run:
         """Write down what the plan makes of a run that may dispatch nothing: blocked, or over."""
         under_way = frozenset((call, ctx.attempt) for call, ctx in self._claimed.items())
         now, flight = self.journal.store.now(), InFlight(attempts=under_way)
-        action = next_action(self.journal.state, self._driver.view, now, Ownership(), flight)
+        action = next_action(self.journal.state, self._attempts.view, now, Ownership(), flight)
         if isinstance(action, (Pause, Finish)):
-            self._driver.close(action)
+            self._attempts.close(action)
             await self.journal.commit()
         return hold
 
