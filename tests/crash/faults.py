@@ -11,7 +11,7 @@ from counterfoil.core.contracts import OneShot
 from counterfoil.core.events import Decided, Dispatched
 from counterfoil.core.recovery import Dispatch
 from counterfoil.core.rules import Rule
-from counterfoil.runtime.loop import Driver
+from counterfoil.runtime.attempts import Attempts
 from counterfoil.stores.protocol import Appended
 from counterfoil.stores.sqlite import SqliteStore
 
@@ -49,15 +49,15 @@ def repeat_one_shots() -> None:
 
 
 def mint_a_new_key_for_a_repeat() -> None:
-    make = Driver.call
+    make = Attempts.context
 
-    def other(self: Driver, *args: Any, **given: Any) -> Any:
+    def other(self: Attempts, *args: Any, **given: Any) -> Any:
         call = make(self, *args, **given)
         if call.attempt > 1:
             call.key += "x"
         return call
 
-    Driver.call = other  # type: ignore[method-assign]  # in a forked child
+    Attempts.context = other  # type: ignore[method-assign]  # in a forked child
 
 
 def survive_kills() -> None:
