@@ -125,7 +125,3 @@ def _explained(error: Exception) -> int:
         f"Run it again with --debug for the traceback, or set {messages.DEBUG}=1, and report it.",
     )
     return 1
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from counterfoil.runtime.timeline import Row
-from counterfoil.runtime.wording import contract_words, json_text, plain, shorten, span, spell
+from counterfoil.runtime.wording import contract_words, json_text, plain, shorten, spell
 
 WIDE = 110
 """From this width on there is room for absolute times in every row."""
@@ -150,8 +150,3 @@ def row_margin(row: Row, *, full: bool) -> Text:
 def indented(part: RenderableType, by: int = 2) -> Padding:
     """Return a part moved to the right."""
     return Padding(part, (0, 0, 0, by))
-
-
-def gap(length: timedelta) -> str:
-    """Return the silence between two lives."""
-    return span(length)

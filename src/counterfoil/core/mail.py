@@ -83,7 +83,7 @@ def encode_item(item: Item) -> bytes:
 
 
 def decode_item(body: bytes) -> Item:
-    """Return the item; raises `msgspec.ValidationError` for anything else."""
+    """Return the item; raises `msgspec.DecodeError` for anything else."""
     return _decoder.decode(body)
 
 

@@ -39,10 +39,9 @@ class ResultType:
     """
 
     def __init__(self, annotation: Any, where: str) -> None:
-        self.plain = annotation in _JSON_TYPES
-        self.schema = short_digest(repr(annotation).encode()) if self.plain else ""
+        self.schema = short_digest(repr(annotation).encode())
         self._adapter: TypeAdapter[tuple[Any]] | None = None
-        if not self.plain:
+        if annotation not in _JSON_TYPES:
             self._adapter = _adapter(annotation, where)
             schema = self._adapter.json_schema(mode="serialization")
             self.schema = short_digest(msgspec.json.encode(schema, order="sorted"))

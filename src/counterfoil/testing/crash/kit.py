@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 
 from counterfoil.errors import DefinitionError
 from counterfoil.testing.crash.cases import Case, Kill
-from counterfoil.testing.crash.judge import Broken, Expected, Shape, attribute, judge
+from counterfoil.testing.crash.judge import Expected, Shape, attribute, judge
 from counterfoil.testing.crash.processes import ForkServer
 from counterfoil.testing.crash.report import Report, Tried, rows_of
 from counterfoil.testing.crash.server import Setup
@@ -343,8 +343,3 @@ class Matrix:
             if self._progress is not None:
                 windows = found[0].windows
                 self._progress(min(self._done, self._total), self._total, windows[0] if windows else "")
-
-
-def broken_text(broken: Iterable[Broken]) -> str:
-    """Return broken promises on one line each."""
-    return "\n".join(f"{one.promise}: {one.text}" for one in broken)

@@ -114,10 +114,6 @@ class Report(Struct, frozen=True, kw_only=True):
         """Whether every promise held, at one window at least, and the control failed."""
         return not self.sentences()
 
-    def how_to_repeat(self, tried: Tried) -> str:
-        """Return the command that tries one case again."""
-        return again(self.entry, tried)
-
     def sentences(self) -> list[str]:
         """Return what is wrong, in words: one for each broken promise, and one for a control that passed."""
         found = [

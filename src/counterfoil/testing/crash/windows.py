@@ -44,7 +44,6 @@ class Order(Struct, frozen=True, kw_only=True):
         kill_at: SIGKILL at this number; 0: at none.
         kill_on: SIGKILL at this name; empty: at none.
         freeze_at: SIGSTOP at this number.
-        freeze_on: SIGSTOP at this name.
         step: SIGSTOP before and after every tool, so that somebody may look what it changed.
         crossed: how many windows earlier processes of the same life have crossed.
     """
@@ -52,7 +51,6 @@ class Order(Struct, frozen=True, kw_only=True):
     kill_at: int = 0
     kill_on: str = ""
     freeze_at: int = 0
-    freeze_on: str = ""
     step: bool = False
     crossed: int = 0
 
@@ -91,7 +89,7 @@ class Windows:
         order = self._order
         if number == order.kill_at or self._first(order.kill_on, window):
             return "kill"
-        if number == order.freeze_at or self._first(order.freeze_on, window):
+        if number == order.freeze_at:
             return "freeze"
         return "step" if order.step and window.startswith("tool[") else None
 
