@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from counterfoil.cli.messages import Usage, note
-from counterfoil.cli.options import JsonOption, describe, print_json
+from counterfoil.cli.options import JsonOption, describe, json_value, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,16 +98,9 @@ def crashtest(  # noqa: PLR0917 - typer reads options off parameters
 
 
 def _input(text: str | None, json_text: str | None) -> Any:
-    import msgspec
-
     if text is not None and json_text is not None:
         raise Usage("--input and --input-json cannot stand together", remedy="Give one input.")
-    if json_text is None:
-        return text
-    try:
-        return msgspec.json.decode(json_text)
-    except msgspec.DecodeError as error:
-        raise Usage(f"--input-json is no JSON: {error}", remedy="Quote it for the shell: '{\"a\": 1}'.") from error
+    return text if json_text is None else json_value(json_text, "--input-json")
 
 
 def _behaviours(given: list[str]) -> dict[str, dict[str, Any]]:

@@ -107,6 +107,16 @@ def length_of_time(text: str, option: str) -> timedelta:
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
+def json_value(text: str, option: str, example: str = '{"a": 1}') -> Any:
+    """Return the value that an option holds as JSON. Raises `Usage`."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise Usage(f"{option} is no JSON: {error}", remedy=f"Quote it for the shell: '{example}'.") from error
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document on stdout."""
     import msgspec

@@ -16,7 +16,16 @@ import typer
 
 from counterfoil.cli import messages
 from counterfoil.cli.messages import Usage, command, next_step, note
-from counterfoil.cli.options import JsonOption, RunId, StoreOption, describe, length_of_time, print_json, session
+from counterfoil.cli.options import (
+    JsonOption,
+    RunId,
+    StoreOption,
+    describe,
+    json_value,
+    length_of_time,
+    print_json,
+    session,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -265,17 +274,12 @@ def _signals(task: asyncio.Task[Any], stop: asyncio.Event, resume_command: str) 
 
 def _input(text: str | None, file: str | None, json_text: str | None) -> Any:
     """Return the one input that was given. Raises `Usage`."""
-    import msgspec
-
     options = {"--input": text, "--input-file": file, "--input-json": json_text}
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise Usage(f"{' and '.join(given)} cannot stand together", remedy="Give one input.")
     if json_text is not None:
-        try:
-            return msgspec.json.decode(json_text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
-            raise Usage(f"--input-json is no JSON: {error}", remedy="Quote it for the shell: '{\"a\": 1}'.") from error
+        return json_value(json_text, "--input-json")
     if file is not None:
         try:
             return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")

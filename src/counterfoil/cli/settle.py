@@ -18,6 +18,7 @@ from counterfoil.cli.options import (
     RunId,
     StoreOption,
     describe,
+    json_value,
     length_of_time,
     print_json,
     session,
@@ -169,11 +170,8 @@ def _then(then: str | None) -> Literal["", "reject", "dispatch"]:
 def _json(text: str) -> Raw:
     import msgspec
 
-    try:
-        msgspec.json.decode(text)
-        return msgspec.Raw(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise Usage(f"--receipt is no JSON: {error}", remedy="Quote it for the shell: '{\"id\": 1}'.") from error
+    json_value(text, "--receipt", '{"id": 1}')
+    return msgspec.Raw(text.encode())
 
 
 def _deliver(run_id: str, item: GiveVerdict | Cancel, wait: str, store: str | None, *, as_json: bool, what: str) -> int:
