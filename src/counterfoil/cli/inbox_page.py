@@ -47,6 +47,9 @@ def _print_run(out: Console, one: Waiting, now: datetime, store: str | None) -> 
         put(out, indented(Text("INCIDENT  ", style="bold red").append(plain(what), style="none")))
     for name in one.abandoned:
         put(out, indented(Text("given up  ", style="bold yellow").append(f"{name}: its effect may be there")))
+    if one.deserted:
+        put(out, indented(Text(f"{plain(one.deserted)}, so nobody advances it", style="yellow")))
+        line_to_copy(out, f"next: {command('resume', one.run_id, store=store)}")
     for call in one.unknown:
         _print_call(out, one.run_id, call, store)
     if one.status == "blocked":

@@ -1,4 +1,4 @@
-"""All that waits for a person: unknown calls, blocked runs, incidents, and effects of calls that were given up.
+"""All that waits for a person: unknown calls, blocked and deserted runs, incidents, and calls that were given up.
 
 It must not claim or write: it reads journals and looks at earlier workers.
 """
@@ -8,8 +8,18 @@ from __future__ import annotations
 from datetime import datetime
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from counterfoil.core.events import Decided, Event, IncidentRaised, Recorded, Status, UnknownDeclared, call_id
+from counterfoil.core.events import (
+    Decided,
+    Event,
+    IncidentRaised,
+    Recorded,
+    SenderProof,
+    Status,
+    UnknownDeclared,
+    call_id,
+)
 from counterfoil.core.rules import Rule
 from counterfoil.core.state import CallState, RunState, fold
 from counterfoil.errors import CounterfoilError
@@ -20,6 +30,7 @@ from counterfoil.stores.protocol import Head, Store
 MOST = 100_000
 """Runs that are looked through."""
 WAITING = (Status.UNKNOWN, Status.BLOCKED)
+OPEN = (Status.PENDING, Status.RUNNING)
 
 
 class UnknownCall(Struct, frozen=True, kw_only=True):
@@ -63,6 +74,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
         incidents: what was raised.
         abandoned: calls that were given up: their effects may be there.
         damaged: why its journal cannot be read, if it cannot.
+        deserted: why nobody advances it, where it shows as running: it may hold an unknown that nobody has looked at.
     """
 
     run_id: str
@@ -76,16 +88,34 @@ class Waiting(Struct, frozen=True, kw_only=True):
     incidents: tuple[str, ...] = ()
     abandoned: tuple[str, ...] = ()
     damaged: str = ""
+    deserted: str = ""
 
 
 async def inbox(store: Store) -> list[Waiting]:
-    """Return what waits for a person, oldest first."""
+    """Return what waits for a person, oldest first; last the runs that only have to be resumed."""
     heads = await store.find(status=(*WAITING, Status.FAILED), limit=MOST)
     known = {head.run_id for head in heads}
     heads += [head for head in await store.find(limit=MOST) if head.incident and head.run_id not in known]
     found = [await waiting(store, head) for head in heads]
-    kept = [one for one in found if one.status in WAITING or one.incidents or one.abandoned or one.damaged]
-    return sorted(kept, key=lambda one: (one.since is None, one.since))
+    found += [
+        replace(await waiting(store, head), deserted=why)
+        for head in await store.find(status=OPEN, limit=MOST)
+        if head.run_id not in known and (why := await _deserted(store, head))
+    ]
+    kept = [
+        one for one in found if one.status in WAITING or one.incidents or one.abandoned or one.damaged or one.deserted
+    ]
+    return sorted(kept, key=lambda one: (one.deserted != "", one.since is None, one.since))
+
+
+async def _deserted(store: Store, head: Head) -> str:
+    """Return why nobody advances an open run, or nothing: its worker lives."""
+    if not head.owner:
+        return "nobody holds it"
+    seen = await store.observe(head.owner)
+    if seen.proof is SenderProof.ALIVE:
+        return ""
+    return f"its worker ({seen.detail}) is {'dead' if seen.proof is SenderProof.DEAD else 'gone'}"
 
 
 async def waiting(store: Store, head: Head) -> Waiting:
