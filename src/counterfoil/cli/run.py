@@ -226,19 +226,18 @@ async def _guarded(store: Store, run_id: str) -> tuple[Any, Any] | None:
     import msgspec
 
     from counterfoil.core.events import Receipt, Rejected
+    from counterfoil.runtime.guard import settled_by
     from counterfoil.stores.protocol import Head
 
     if not isinstance(await store.head(run_id), Head):
         return None
-    for recorded in await store.events(run_id):
-        match recorded.event:
-            case Receipt(call="1.1", result=result):
-                return (msgspec.json.decode(result) if bytes(result) else None), None
-            case Rejected(call="1.1", failure=failure):
-                return None, failure
-            case _:
-                pass
-    return None
+    match settled_by(await store.events(run_id)):
+        case Receipt(result=result):
+            return (msgspec.json.decode(result) if bytes(result) else None), None
+        case Rejected(failure=failure):
+            return None, failure
+        case None:
+            return None
 
 
 @contextlib.contextmanager

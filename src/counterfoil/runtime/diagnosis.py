@@ -21,6 +21,7 @@ from counterfoil.runtime.inbox import inbox
 from counterfoil.stores.clock import SystemClock
 from counterfoil.stores.owner import LOCKS
 from counterfoil.stores.protocol import Head, Store, StoreInfo
+from counterfoil.stores.retention import settled
 
 LITTLE_BYTES = 200_000_000
 """Free bytes below which a full disk is near."""
@@ -141,10 +142,9 @@ async def prunable(store: Store, older_than: timedelta) -> list[str]:
 
 
 async def _may_go(store: Store, head: Head) -> bool:
-    if head.incident or (head.owner and (await store.observe(head.owner)).proof is SenderProof.ALIVE):
+    if head.owner and (await store.observe(head.owner)).proof is SenderProof.ALIVE:
         return False
     try:
-        state = fold(await store.events(head.run_id))
+        return settled(head, fold(await store.events(head.run_id)))
     except CounterfoilError:
         return False
-    return not state.incident and not state.abandoned and state.mail >= head.mail

@@ -5,14 +5,14 @@ It must not be a second engine: it is a flow whose decision is known beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from counterfoil.core.events import Failure, Receipt, Rejected, Status, Unstored
+from counterfoil.core.events import Failure, Receipt, Recorded, Rejected, Status, Unstored
 from counterfoil.core.rules import Rule
 from counterfoil.errors import DefinitionError
 from counterfoil.runtime.agent import PATIENCE, RunResult, StoreLike, arun, blocking, use_store
@@ -102,17 +102,21 @@ async def aguard(
         result = await arun(guard_flow(tool), dict(arguments), run_id=run_id, store=opened, patience=patience)
         if result.status is not Status.COMPLETED or result.note == "pruned":
             return _guarded(result)
-        for recorded in await opened.events(run_id):
-            match recorded.event:
-                case Receipt(call="1.1", unstored=Unstored(why=why)):
-                    return _guarded(result, note=f"done; its result could not be stored: {why}")
-                case Receipt(call="1.1", result=stored):
-                    return _guarded(result, value=_loaded(tool, stored))
-                case Rejected(call="1.1", failure=failure):
-                    return _guarded(result, error=failure)
-                case _:
-                    pass
-        return _guarded(result)
+        match settled_by(await opened.events(run_id)):
+            case Receipt(unstored=Unstored(why=why)):
+                return _guarded(result, note=f"done; its result could not be stored: {why}")
+            case Receipt(result=stored):
+                return _guarded(result, value=_loaded(tool, stored))
+            case Rejected(failure=failure):
+                return _guarded(result, error=failure)
+            case None:
+                return _guarded(result)
+
+
+def settled_by(events: Iterable[Recorded]) -> Receipt | Rejected | None:
+    """Return what settled the one call of a tool's run, or None."""
+    kinds = (Receipt, Rejected)
+    return next((one.event for one in events if isinstance(one.event, kinds) and one.event.call == "1.1"), None)
 
 
 def _loaded(tool: Tool, stored: Raw) -> Any:

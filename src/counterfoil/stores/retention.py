@@ -36,7 +36,7 @@ def bury(cursor: sqlite3.Cursor, tables: Tables, run_id: str, before_us: int, *,
     state = fold(events)
     held = bool(head.owner) and not tables.sight(cursor, head.owner).over
     old = row[18] < before_us
-    if held or not old or not _settled(head, state):
+    if held or not old or not settled(head, state):
         return False
     dispatched = _keys(events)
     keys = tuple(dispatched) if keep_keys else ()
@@ -50,8 +50,8 @@ def bury(cursor: sqlite3.Cursor, tables: Tables, run_id: str, before_us: int, *,
     return True
 
 
-def _settled(head: Head, state: RunState) -> bool:
-    """Whether nothing about a run is open: nobody was told wrong, nothing is owed, and no mail is unread."""
+def settled(head: Head, state: RunState) -> bool:
+    """Tell whether nothing about a run is open: nobody was told wrong, nothing is owed, and no mail is unread."""
     quiet = not head.incident and not state.incident and not state.abandoned
     return quiet and head.status.terminal and state.status is head.status and state.mail >= head.mail
 
