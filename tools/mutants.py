@@ -170,7 +170,7 @@ def trial() -> None:
         test_recovery.test_the_tables_of_the_design(line)
     for _, story, more, wanted in test_plan.ROWS:
         test_plan.test_next(story, more, wanted)
-    for tests, name in ((tests, name) for tests in (test_plan, test_evidence) for name in dir(tests)):
+    for tests, name in [(each, name) for each in (test_plan, test_evidence) for name in dir(each)]:
         if name.startswith("test_") and name != "test_next":
             getattr(tests, name)()
     for contract in CONTRACTS:

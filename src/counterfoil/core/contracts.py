@@ -6,7 +6,7 @@ It must not decide anything: the decision is `recovery.recover`.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 from msgspec import Struct
 
@@ -184,6 +184,8 @@ def key_style(contract: Contract) -> KeyStyle | None:
             return KeyStyle(channel="none")
         case Read() | OneShot():
             return None
+        case _:
+            assert_never(first)
 
 
 def needs_lookup(contract: Contract) -> bool:

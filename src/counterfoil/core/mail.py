@@ -7,7 +7,7 @@ unowned run, turns items into events. It must not settle anything that is settle
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
@@ -111,6 +111,8 @@ def absorb(
             if why is not None:
                 return (MailRefused(item=number, item_id=item_id, why=why),)
             return _verdict(item, number)
+        case _:
+            assert_never(item)
 
 
 def refusal(state: RunState, item: GiveVerdict) -> str | None:
@@ -200,6 +202,8 @@ def _note(fact: Receipt | AttemptEnded | SenderReleased) -> str:
             return f"attempt {fact.attempt} ended: {fact.ending}"
         case SenderReleased():
             return f"the thread of attempt {fact.attempt} ended"
+        case _:
+            assert_never(fact)
 
 
 def _contradiction(fact: Receipt | AttemptEnded | SenderReleased, outcome: Outcome | None) -> str | None:

@@ -321,6 +321,5 @@ def remembers(line: Keyed, terms: Terms, facts: Facts, now: datetime) -> bool:
 
 def _moment(known: datetime | None) -> datetime:
     """A sender that was looked at has its times; narrowing for the type checker only."""
-    if known is None:
-        raise AssertionError("a sender that was looked at has its times")
+    assert known is not None, "a sender that was looked at has its times"
     return known
