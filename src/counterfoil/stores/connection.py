@@ -35,7 +35,10 @@ def connect(path: Path, clock: Clock, busy_timeout: timedelta) -> sqlite3.Connec
         sqlite3.Error: anything else.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise UnsafeStore(f"SQLite {sqlite3.sqlite_version} is too old; 3.24 or newer is needed")
+        raise UnsafeStore(
+            f"SQLite {sqlite3.sqlite_version} is too old; 3.24 or newer is needed",
+            remedy="Use a Python that was built with a newer SQLite.",
+        )
     connection = sqlite3.connect(path, timeout=busy_timeout.total_seconds(), isolation_level=None)
     try:
         _set_up(connection, path)
@@ -55,7 +58,10 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_size_limit = 67108864")
     level = connection.execute("PRAGMA synchronous").fetchone()[0]
     if mode != "wal" or level < 2:  # noqa: PLR2004 - 2 is FULL
-        raise UnsafeStore(f"{path}: journal mode {mode!r} and synchronous level {level} instead of WAL and FULL")
+        raise UnsafeStore(
+            f"{path}: journal mode {mode!r} and synchronous level {level} instead of WAL and FULL",
+            remedy="Put the store where SQLite can keep a write-ahead log: a local disk that this process may write.",
+        )
 
 
 def close(connection: sqlite3.Connection) -> None:
