@@ -23,6 +23,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         open: an attempt may have had its effect.
         refused: an attempt got a definite no.
         first_sent_at: store time of the first dispatch.
+        latest: the latest store time in the journal; it is that late at least, whatever the clock says.
         sender: the weakest of what is known of the senders of open attempts; None while nobody has looked at one.
         sender_since: since when that holds.
         sender_seen_at: when it was last looked at; None where looking again can tell no more.
@@ -43,6 +44,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     open: bool
     refused: bool = False
     first_sent_at: datetime | None = None
+    latest: datetime | None = None
     sender: SenderProof | None = None
     sender_since: datetime | None = None
     sender_seen_at: datetime | None = None
@@ -71,7 +73,14 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 def facts_of(
-    call: CallState, terms: Terms, *, scope: str, can_look: bool, stopped: bool, verify_since: datetime | None
+    call: CallState,
+    terms: Terms,
+    *,
+    scope: str,
+    can_look: bool,
+    stopped: bool,
+    verify_since: datetime | None,
+    latest: datetime | None = None,
 ) -> Facts:
     """Read the facts of a call off the fold.
 
@@ -82,6 +91,7 @@ def facts_of(
         can_look: whether the flow at hand has its lookup.
         stopped: whether the run may dispatch nothing.
         verify_since: when the store was noticed to have lost events, if it was.
+        latest: the latest store time in the journal.
     """
     read = isinstance(lines(terms.contract)[0], Read)
     sender, since, seen_at = _weakest_sender(call.open_attempts, children=terms.children)
@@ -89,6 +99,7 @@ def facts_of(
         open=bool(call.open_attempts),
         refused=call.refused is not None,
         first_sent_at=call.attempts[0].at if call.attempts else None,
+        latest=latest,
         sender=sender,
         sender_since=since,
         sender_seen_at=seen_at,

@@ -195,13 +195,17 @@ def move_of(state: RunState, flow: FlowView, call: CallState, now: datetime, sto
     can_look = tool is not None and tool.can_look
     stopped = stop is not None or tool is None
     since = state.verify_since
-    facts = facts_of(call, terms, scope=scope, can_look=can_look, stopped=stopped, verify_since=since)
+    facts = facts_of(
+        call, terms, scope=scope, can_look=can_look, stopped=stopped, verify_since=since, latest=state.latest
+    )
     move = recover(terms, facts, now)
     changed = tool is None or bool(flow.differences)
     if not changed or not isinstance(move, (Hold, Unknown)):
         return move
     for_good = stop not in (None, Rule.FLOW_CHANGED)
-    facts = facts_of(call, terms, scope=terms.scope, can_look=True, stopped=for_good, verify_since=since)
+    facts = facts_of(
+        call, terms, scope=terms.scope, can_look=True, stopped=for_good, verify_since=since, latest=state.latest
+    )
     under_the_right_flow = recover(terms, facts, now)
     return under_the_right_flow if isinstance(under_the_right_flow, (Hold, Unknown)) else Hold(Rule.FLOW_CHANGED)
 

@@ -312,10 +312,12 @@ def remembers(line: Keyed, terms: Terms, facts: Facts, now: datetime) -> bool:
     """Tell whether the provider certainly still knows the key when a repeat made now arrives.
 
     Counted from the journaled first dispatch, less one attempt's timeout and the margin. A clock that stands before
-    the first dispatch has jumped, and an unknown window counts as over.
+    the first dispatch has jumped, and an unknown window counts as over. One that was set back since some event was
+    written lengthens no window: it is as late as that event at least.
     """
     if line.remembered_for is None or facts.first_sent_at is None or now < facts.first_sent_at:
         return False
+    now = max(now, facts.latest or now)
     return now + terms.bounds.timeout + line.margin < facts.first_sent_at + line.remembered_for
 
 

@@ -149,6 +149,7 @@ class CallState(Struct, frozen=True, kw_only=True):
 class RunState(Struct, frozen=True, kw_only=True):
     """What a run's events add up to.
 
+    ``latest``: the latest store time that any event bears: a clock that shows less has been set back.
     ``verify_since``: when this life heard that the store had lost events: no call is believed never to have been sent.
     """
 
@@ -159,6 +160,7 @@ class RunState(Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     verify_since: datetime | None = None
     position: int = 0
+    latest: datetime | None = None
     life: int = 0
     incarnation: str = ""
     fence: int = 0
@@ -223,7 +225,8 @@ def apply(state: RunState | None, recorded: Recorded) -> RunState:
         return start_state(recorded, event)
     if state is None:
         raise ValueError(f"a run begins with run_started, not {type(event).__name__}")
-    state = replace(state, position=recorded.position)
+    latest = recorded.at if state.latest is None else max(state.latest, recorded.at)
+    state = replace(state, position=recorded.position, latest=latest)
     if state.ended is not None and not isinstance(event, AFTER_END):
         return state
     match event:
