@@ -137,7 +137,7 @@ class UnsafeStore(CounterfoilError):
 
     code = "unsafe_store"
     exit_code = 74
-    remedy = "Put the store on a disk of this machine; a store for several machines comes in a later release."
+    remedy = "Put the store on a local disk of this machine; a store for several machines comes in a later release."
 
 
 class ModelError(Exception):
