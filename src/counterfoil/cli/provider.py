@@ -19,7 +19,8 @@ def register(app: typer.Typer) -> None:
         help=describe(
             "Serve the reference provider, which counts effects and requests and misbehaves as it is told.",
             "It serves on the loopback address until SIGTERM or Ctrl-C, prints its address once it takes requests, "
-            "and keeps its ledger in a file that outlives it.",
+            "and keeps its ledger in a file that outlives it. POST /NAME makes one effect for each Idempotency-Key; "
+            "GET /NAME?reference=K finds what was made with K in the header X-Reference, else as its key.",
             example="counterfoil provider --port 8025 --ledger ledger.db\n"
             'curl -X PUT localhost:8025/_behaviour/tickets -d \'{"fault": "drop_response", "times": 1}\'',
             exits={0: "stopped", 2: "usage", 74: "the port is taken, or the ledger cannot be written"},
