@@ -95,6 +95,18 @@ def run_plan(plan: Plan, progress: Progress | None = None) -> Report:
         return Matrix(plan, workers, progress).report()
 
 
+def _given(plan: Plan) -> tuple[str, ...]:
+    """Return the options that tell a repeated case the same: another input, or a better provider, may break nothing."""
+    options: list[str] = []
+    if isinstance(plan.value, str):
+        options += ["--input", plan.value]
+    elif plan.value is not None:
+        options += ["--input-json", msgspec.json.encode(plan.value).decode()]
+    for endpoint, behaviour in plan.behave.items():
+        options += ["--behave", f"{endpoint}={msgspec.json.encode(behaviour).decode()}"]
+    return tuple(options)
+
+
 def _scratch() -> tempfile.TemporaryDirectory[str]:
     """In memory where there is such a place: SIGKILL takes nothing of the page cache along, so it proves as much."""
     memory = Path("/dev/shm")  # noqa: S108 - a folder of a random name is made in it
@@ -253,6 +265,7 @@ class Matrix:
         return Report(
             flow=first.server.ready.name,
             entry=self._plan.entry,
+            given=_given(self._plan),
             depth=max(self._plan.depth, len(self._plan.path)),
             rows=rows_of(tried),
             failures=tuple(one for one in tried if one.broken),

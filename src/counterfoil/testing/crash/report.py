@@ -78,6 +78,7 @@ class Report(Struct, frozen=True, kw_only=True):
     Args:
         flow: its name.
         entry: where it was found.
+        given: the options that a repeated case needs as well: its input, and how the provider behaves.
         depth: how many lives in a row were killed.
         rows: by window.
         failures: the cases that broke a promise.
@@ -92,6 +93,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     flow: str
     entry: str
+    given: tuple[str, ...] = ()
     depth: int
     rows: tuple[Row, ...]
     failures: tuple[Tried, ...]
@@ -117,7 +119,7 @@ class Report(Struct, frozen=True, kw_only=True):
     def sentences(self) -> list[str]:
         """Return what is wrong, in words: one for each broken promise, and one for a control that passed."""
         found = [
-            f"{where(tried)}: {broken.text}\n    again: {again(self.entry, tried)}"
+            f"{where(tried)}: {broken.text}\n    again: {again(self.entry, tried, self.given)}"
             for tried in self.failures
             for broken in tried.broken
         ]
@@ -142,14 +144,14 @@ def where(tried: Tried) -> str:
     return f"{verb} {', then '.join(places)}"
 
 
-def again(entry: str, tried: Tried) -> str:
+def again(entry: str, tried: Tried, given: Sequence[str] = ()) -> str:
     """Return the command that tries a case again."""
     if tried.how == "freeze":
         options = ["--freeze-at", str(tried.path[0])]
     else:
         options = ["--kill-at", str(tried.path[0])] if tried.path else []
         options += [word for number in tried.path[1:] for word in ("--then", str(number))]
-    return shlex.join(["counterfoil", "crashtest", entry, *options, "--keep", "kept"])
+    return shlex.join(["counterfoil", "crashtest", entry, *given, *options, "--keep", "kept"])
 
 
 def rows_of(tried: Sequence[Tried]) -> tuple[Row, ...]:
