@@ -73,8 +73,15 @@ WINDOWS: dict[str, tuple[timedelta | None, datetime]] = {
     "last moment": (REMEMBERED, NOW + TIMEOUT + MARGIN - REMEMBERED + TICK),
     "just over": (REMEMBERED, NOW + TIMEOUT + MARGIN - REMEMBERED),
     "long over": (REMEMBERED, NOW - 10 * REMEMBERED),
+    "set back": (REMEMBERED, NOW - 600 * SECOND),
+    "set back a little": (REMEMBERED, NOW - 600 * SECOND),
 }
-OPEN_WINDOWS = ("first dispatch now", "fresh", "forever", "last moment")
+LATEST = {
+    # The latest event in the journal, where the clock was set back since: it is that late at least.
+    "set back": NOW - 600 * SECOND + REMEMBERED - TIMEOUT - MARGIN,
+    "set back a little": NOW - 600 * SECOND + REMEMBERED - TIMEOUT - MARGIN - TICK,
+}
+OPEN_WINDOWS = ("first dispatch now", "fresh", "forever", "last moment", "set back a little")
 
 ENDED_FOR = {"settling": SETTLES_IN - TICK, "settled now": SETTLES_IN, "settled": SETTLES_IN + 10 * SECOND}
 LIVING_FOR: dict[str, tuple[timedelta, timedelta, timedelta | None]] = {
@@ -205,6 +212,7 @@ def build(case: Case) -> tuple[Terms, Facts, datetime]:
             open=case.open,
             refused=case.refused,
             first_sent_at=WINDOWS[case.window][1] if case.open or case.sent_before else None,
+            latest=LATEST.get(case.window),
             exists=case.exists,
             answer=None if answer == "none" else Answer(answer.replace(" ", "_")),
             asked_at=None if answer == "none" else asked_at(case.sender, case.verify, when),

@@ -64,6 +64,8 @@ keyed | window last moment                                  -> dispatch  repeat-
 keyed | window just over, no lookup                         -> unknown   window-over
 keyed | window undeclared, no lookup                        -> unknown   window-over
 keyed | window first dispatch in the future, no lookup      -> unknown   window-over
+keyed | window set back, no lookup                          -> unknown   window-over
+keyed | window set back a little                            -> dispatch  repeat-keyed
 keyed | window just over                                    -> ask       last-look
 keyed | no repeats left, no lookup                          -> unknown   repeats-used-up
 keyed | other scope                                         -> unknown   scope-changed
