@@ -90,6 +90,15 @@ def test_the_command_names_the_window_and_how_to_see_it_again() -> None:
     assert f"counterfoil crashtest {FLOWS}:late_liar --kill-at" in said
 
 
+def test_what_is_tried_again_has_the_same_input_and_the_same_provider() -> None:
+    behave = ("--behave", 'notes={"lookup_lag_s":0.1}')
+    done = command(
+        f"{FLOWS}:late_liar", "--input", "a b", *behave, "--only", "append[dispatched 1.1] before", "--no-freeze"
+    )
+    said = " ".join(done.stdout.split())
+    assert f"{FLOWS}:late_liar --input 'a b' --behave '{behave[1]}' --kill-at" in said
+
+
 @pytest.mark.parametrize("words", [(), ("nowhere:flow",), (f"{FLOWS}:one_call", "--then", "3")])
 def test_the_command_refuses_what_has_no_meaning(words: tuple[str, ...]) -> None:
     done = command(*words)
