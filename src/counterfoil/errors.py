@@ -42,6 +42,7 @@ class CounterfoilError(Exception):
         self.message = message
         if remedy is not None:
             self.remedy = remedy
+        self.add_note(f"next: {self.remedy}")  # A traceback shows it: a script has no command line that would.
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.remedy))

@@ -90,6 +90,7 @@ def test_what_does_not_fit_the_journal_is_refused_and_not_recorded(unknown: Cli)
         assert ran.code == 2, ran
         assert "refused" in ran.err
         assert error in ran.err
+        assert "next:  counterfoil inbox" in ran.err, "it prints the position to settle at"
     assert (unknown.sql("select count(*) from events"), unknown.sql("select count(*) from mailbox")) == before
     assert unknown("resolve", "r2", "1.1", "--abandon", *WORD).code == 2, "no such run"
 

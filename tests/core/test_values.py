@@ -293,6 +293,7 @@ def test_every_error_can_be_pickled_and_names_the_next_step() -> None:
     for leaf in leaves:
         again = pickle.loads(pickle.dumps(leaf("what", remedy="do this")))
         assert (type(again), str(again), again.remedy) == (leaf, "what", "do this")
+        assert again.__notes__ == ["next: do this"], "a traceback shows the next step"
         assert leaf("what").remedy.endswith(".")
         assert leaf.code
     assert len({leaf.code for leaf in leaves}) == len(leaves)

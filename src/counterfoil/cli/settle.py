@@ -207,6 +207,8 @@ def _report(run_id: str, delivered: Delivered, store: str | None, *, as_json: bo
 
 def _next(run_id: str, delivered: Delivered, store: str | None) -> str:
     show = command("show", run_id, store=store)
+    if delivered.outcome == "refused" and delivered.status == "unknown":
+        return f"{command('inbox', store=store)}   (what is open, and the commands that settle it, as of now)"
     if delivered.outcome == "refused" or delivered.status.terminal:
         return show
     if delivered.outcome == "pending":
