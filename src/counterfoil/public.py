@@ -11,9 +11,11 @@ from counterfoil.core.contracts import (
     Repeatable,
     Transactional,
 )
-from counterfoil.core.events import Status
+from counterfoil.core.events import Failure, Status, Verdict
 from counterfoil.core.keys import KeyStyle
 from counterfoil.core.limits import Limits, Usage
+from counterfoil.core.mail import GiveVerdict
+from counterfoil.core.rules import Rule
 from counterfoil.errors import AlreadyExists, CounterfoilError, ModelError, NotApplied
 from counterfoil.models.scripted import ScriptedModel
 from counterfoil.runtime.agent import RunResult, aresume, arun, resume, run
@@ -38,7 +40,9 @@ __all__ = [
     "CounterfoilError",
     "Decision",
     "Done",
+    "Failure",
     "Found",
+    "GiveVerdict",
     "Go",
     "Guarded",
     "Hold",
@@ -55,6 +59,7 @@ __all__ = [
     "Read",
     "Repeatable",
     "Replay",
+    "Rule",
     "Run",
     "RunResult",
     "ScriptedModel",
@@ -65,6 +70,7 @@ __all__ = [
     "Transactional",
     "Unsure",
     "Usage",
+    "Verdict",
     "__version__",
     "aguard",
     "aresume",

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import pickle
+import re
 import subprocess
 import sys
 from enum import Enum
@@ -34,7 +35,7 @@ def described(name: str) -> str:
 
 def plain(signature: inspect.Signature) -> str:
     """Without defaults whose text is of one process."""
-    return " ".join(str(signature).replace("counterfoil.", "").split())
+    return re.sub(r" object at 0x[0-9a-f]+", "", " ".join(str(signature).replace("counterfoil.", "").split()))
 
 
 def test_every_public_name_and_signature_is_as_it_was_reviewed() -> None:

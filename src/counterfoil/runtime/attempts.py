@@ -145,6 +145,7 @@ class Attempts:
             arguments=arguments,
             deadline=deadline,
             first_sent_at=call.attempts[0].at if call.attempts else None,
+            repeat=bool(call.open_attempts),
             style=tool.style,
             timeout_s=min(timeout, deadline - now).total_seconds(),
             sending=sending,

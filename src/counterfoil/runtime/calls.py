@@ -69,6 +69,7 @@ class Call:
         marked: whether the dispatch mark is durable: from the start, unless the tool is ``late``.
         sent: unsafe requests that may have left through `http`.
         first_sent_at: store time of the first dispatch, or None.
+        repeat: an earlier attempt may have had its effect.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Call:
         arguments: Mapping[str, Any],
         deadline: datetime,
         first_sent_at: datetime | None,
+        repeat: bool,
         style: KeyStyle | None,
         timeout_s: float,
         sending: Sending | None,
@@ -97,6 +99,7 @@ class Call:
         self.arguments = dict(arguments)
         self.deadline = deadline
         self.first_sent_at = first_sent_at
+        self.repeat = repeat
         self._style = style
         self._timeout_s = timeout_s
         self._sending = sending

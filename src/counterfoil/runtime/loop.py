@@ -133,7 +133,7 @@ class Driver:
                 if await self._rest(action):  # The plan counted what is started now as under way: then it waits.
                     return
         except LeaseLost:
-            await self._hand_over()
+            await asyncio.shield(asyncio.ensure_future(self._hand_over()))
             raise
         except asyncio.CancelledError:
             await asyncio.shield(asyncio.ensure_future(self._give_up()))
@@ -141,6 +141,8 @@ class Driver:
         finally:
             self._left = True
             await self._abandon_tasks()
+            while not self._inbox.empty():  # It came while the last event was being written.
+                await self._keep(self._inbox.get_nowait(), patience_s=1.0)
 
     def drain(self) -> None:
         """Dispatch nothing more; what is under way is awaited, then the run is given up, resumable."""
@@ -217,8 +219,7 @@ class Driver:
     async def _wait(self, until: datetime | None, because: Rule) -> bool:
         if not self._tasks and until is not None and until - self.journal.store.now() > self.patience:
             self._attempts.close(Pause(Status.WAITING, because, until=until))
-            await self.journal.commit()
-            return True
+            return await self.journal.commit()  # False: mail came meanwhile, and the plan is asked again.
         await self._next_message(until)
         return False
 
@@ -340,8 +341,7 @@ class Driver:
         marked = action.record and not tool.late
         refusal = self._attempts.last_check(call, action.attempt, action.move.because) if marked else None
         if refusal is not None:
-            failure = Failure(kind="DispatchRefused", message=refusal.why)
-            return (AttemptEnded(call=call.id, attempt=action.attempt, ending=Ending.NOT_SENT, failure=failure),)
+            return (perform.not_sent(call.id, action.attempt, refusal.why, self.journal.store.now()),)
         sending = partial(self._sending, call.id, action.attempt) if tool.late else None
         ctx = self._attempts.context(tool, call, action.attempt, sending=sending)
         event = await perform.run_attempt(tool, ctx, terms, self.journal.store, self._late)
@@ -402,17 +402,7 @@ class Driver:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         while self._tasks or not self._inbox.empty():
-            match await self._inbox.get():
-                case Mark(answer=answer) if not answer.done():
-                    answer.set_exception(DispatchRefused("the lease is lost"))
-                case Ended(what=what, events=events):
-                    self._tasks.pop(what, None)
-                    for event in events:
-                        await self._post_late(event)
-                case Late(event=event):
-                    await self._post_late(event)
-                case _:
-                    pass
+            await self._keep(await self._inbox.get(), patience_s=None)
 
     async def _give_up(self) -> None:
         """We were cancelled: end what is under way, write down what is known, and stand still."""
@@ -426,6 +416,20 @@ class Driver:
                 _, starts = await self._plan()
                 if await self.journal.commit() or starts:
                     return
+
+    async def _keep(self, message: Message, *, patience_s: float | None) -> None:
+        """We write no more: what a message brings is kept as evidence, and a late tool gets no mark."""
+        match message:
+            case Mark(answer=answer) if not answer.done():
+                answer.set_exception(DispatchRefused("this worker may send nothing more"))
+            case Ended(what=what, events=events):
+                self._tasks.pop(what, None)
+                for event in events:
+                    await self._post_late(event, patience_s=patience_s)
+            case Late(event=event):
+                await self._post_late(event, patience_s=patience_s)
+            case _:
+                pass
 
     def _never_entered(self) -> list[Event]:
         """Attempts whose record became durable in the moment of the cancellation: nothing of them was sent."""

@@ -201,13 +201,20 @@ def _watch_children(call: Call, late: Callable[[Event], None]) -> bool:
     return waiting.watch(lambda _: late(SenderReleased(call=call.id, attempt=call.attempt)))
 
 
+def not_sent(call: str, attempt: int, why: str, now: datetime) -> AttemptEnded:
+    """Return how an attempt ended that was refused before anything left; it is tried again a little later."""
+    failure = Failure(kind="DispatchRefused", message=why)
+    retry_at = next_try(now, attempt)
+    return AttemptEnded(call=call, attempt=attempt, ending=Ending.NOT_SENT, failure=failure, retry_at=retry_at)
+
+
 def receipt_of(tool: Tool, call: Call, value: Any) -> Event:
     """Return the receipt of an attempt that returned; a result that cannot be stored is a fact all the same."""
     if call.refused:
         return AttemptEnded(call=call.id, attempt=call.attempt, ending=Ending.NOT_SENT)
     stored = tool.result.dump(value)
     result, unstored = (NO_JSON, stored) if isinstance(stored, Unstored) else (stored, None)
-    proof = Proof.REPEAT if call.attempt > 1 else Proof.RESPONSE
+    proof = Proof.REPEAT if call.repeat else Proof.RESPONSE
     return Receipt(call=call.id, proof=proof, attempt=call.attempt, result=result, unstored=unstored)
 
 

@@ -20,6 +20,7 @@ from counterfoil.core.events import (
     Completed,
     Ending,
     Event,
+    MailRefused,
     Paused,
     Status,
     TurnOpened,
@@ -110,6 +111,8 @@ class Run:
             ask: asks the model.
         """
         async with self._turns:
+            if slot < 1:
+                raise DefinitionError(f"slot {slot}: slots count from 1", remedy="Count the host's decisions from 1.")
             try:
                 return await self._decide(slot, request_digest, ask)
             except LeaseLost as lost:
@@ -168,10 +171,17 @@ class Run:
             why = refusal(self.journal.state, verdict)
             if why is not None:
                 raise VerdictRefused(f"run {self.journal.run_id}: {why}")
-            item_id = f"verdict:{verdict.call}:{verdict.seen}:{verdict.by}"
+            before = self.journal.state.position
+            item_id = f"verdict:{verdict.call}:{verdict.seen}:{verdict.by}:{verdict.verdict}:{verdict.then}"
             await self.journal.store.post(self.journal.run_id, item_id, encode_item(verdict))
             await self.journal.drain_mail()
             await self.journal.commit()
+            for recorded in await self.journal.store.events(self.journal.run_id, after=before):
+                match recorded.event:
+                    case MailRefused(item_id=refused, why=why) if refused == item_id:  # Something came in between.
+                        raise VerdictRefused(f"run {self.journal.run_id}: {why}")
+                    case _:
+                        pass
 
     async def finish(self) -> Hold | None:
         """End the run, if it has not ended: its last decision has no calls, or all of them are settled."""
@@ -241,6 +251,8 @@ class Run:
         known = state.call(call)
         if known is None:
             return Replay(self._past_result(call))
+        if known.outcome is not None and known.outcome.kind == "abandoned":
+            return Hold(Rule.ABANDONED, note=f"a person gave call {call} up; nobody knows whether it was done")
         if known.outcome is not None:
             return Replay(result_of(known))
         if state.status.terminal:
@@ -293,15 +305,18 @@ class Run:
         state = self.journal.state
         if not known.attempts and (reached := reached_before_dispatch(state.limits, state.spent)) is not None:
             return await self._pause(Hold(Rule.LIMIT, note=reached), Status.BLOCKED)
+        others = [other.id for other in state.calls if other.unknown is not None and other.outcome is None]
+        if others:
+            return await self._pause(Hold(Rule.UNKNOWN, note=f"call {others[0]} is unknown"), Status.UNKNOWN)
         if may_dispatch(state, self._attempts.view, known, self.journal.store.now()) is None:
-            return Hold(Rule.UNKNOWN, note="another call of the turn is unknown")
+            return None  # its moment has passed since the plan was asked
         attempt = len(known.attempts) + 1
         self.journal.note(self._attempts.dispatched(known, attempt, because), fact=False)
         if not await self.journal.commit():
             return None
         refused = self._attempts.last_check(known, attempt, because)
         if refused is not None:
-            self.journal.note(AttemptEnded(call=known.id, attempt=attempt, ending=Ending.NOT_SENT), fact=True)
+            self.journal.note(perform.not_sent(known.id, attempt, refused.why, self.journal.store.now()), fact=True)
             await self.journal.commit()
             return None
         ctx = self._attempts.context(self._agent.tools[known.planned.tool], known, attempt)

@@ -208,6 +208,7 @@ async def _bare_call(flow: Agent, asked: ToolCall, name: str, run_id: str) -> To
         arguments=tool.parse(Raw(asked.arguments.encode())),
         deadline=datetime.now(UTC) + tool.bounds.timeout,
         first_sent_at=None,
+        repeat=False,
         style=tool.style,
         timeout_s=tool.bounds.timeout.total_seconds(),
         sending=_unasked,
