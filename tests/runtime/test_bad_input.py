@@ -436,6 +436,10 @@ async def test_what_is_no_id_and_what_is_no_json_is_said_in_a_line(store: Sqlite
     endless.append(endless)
     with pytest.raises(DefinitionError, match="is no JSON value"):
         await cf.arun(agent(recording([])), endless, run_id="r1", store=store)
+    for no_number in (float("nan"), {"amounts": [1.5, float("inf")]}):  # It would be stored as null.
+        with pytest.raises(DefinitionError, match="the input of run r1 is no JSON value"):
+            await cf.arun(agent(recording([])), no_number, run_id="r1", store=store)
+    assert await store.head("r1") is None
     with pytest.raises(DefinitionError, match="a run id is text, not int"):
         await cf.arun(agent(recording([])), 1, run_id=cast("Any", 5), store=store)
     with pytest.raises(NoSuchRun):

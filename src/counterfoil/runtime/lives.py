@@ -5,6 +5,7 @@ It must not advance the run: `loop` does.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -44,11 +45,13 @@ async def start_run(
         The run's head, or what pruning left of it.
 
     Raises:
+        DefinitionError: the input is no JSON value.
         InputMismatch: the id is known, with another input.
     """
     check_run_id(run_id)
     try:
         raw = Raw(msgspec.json.encode(value))
+        json.dumps(msgspec.to_builtins(value, enc_hook=repr), allow_nan=False)  # msgspec makes null of NaN.
     except (TypeError, ValueError, RecursionError) as error:
         raise DefinitionError(f"the input of run {run_id} is no JSON value: {error}") from error
     input_digest = digest(raw)
