@@ -1,12 +1,13 @@
 """Asking the model: errors that pass and errors that do not, and what a run may spend over all its lives."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import counterfoil as cf
 from counterfoil.core.events import AskFailed, Decided, TurnOpened
+from counterfoil.errors import DefinitionError
 from counterfoil.runtime import perform
 from counterfoil.stores.sqlite import SqliteStore
 from tests.runtime.outside import agent, calling, events
@@ -61,6 +62,49 @@ async def test_an_error_that_does_not_pass_blocks_and_never_fails_the_run(store:
     assert (result.status, result.because, model.asks) == (cf.Status.BLOCKED, "model-refused", 1)
     assert type(error).__name__ in result.note
     assert (await cf.arun(asking(Failing()), 1, run_id="r1", store=store)).status is cf.Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (None, "NoneType, not a Decision"),
+        ({"text": "done"}, "dict, not a Decision"),
+        (cf.Decision(text=cast("Any", None)), "Decision.text of type NoneType, not str"),
+        (cf.Decision(usage=cast("Any", {"usd": 1})), "Decision.usage of type dict, not Usage"),
+        (cf.Decision(usage=cf.Usage(input_tokens=cast("Any", 1.5))), "Usage.input_tokens of type float, not int"),
+        (cf.Decision(usage=cf.Usage(output_tokens=True)), "Usage.output_tokens of type bool, not int"),
+        (cf.Decision(calls=cast("Any", None)), "Decision.calls of type NoneType, not tuple"),
+        (cf.Decision(calls=cast("Any", ({"name": "send"},))), "a call of type dict, not a ToolCall"),
+        (
+            cf.Decision(calls=(cf.ToolCall(name="send", arguments=cast("Any", {"to": "a"})),)),
+            "ToolCall.arguments of type dict, not str",
+        ),
+    ],
+)
+async def test_a_decision_that_is_none_blocks_with_a_sentence_and_the_next_life_asks_again(
+    store: SqliteStore, answer: Any, says: str
+) -> None:
+    class Odd(Failing):
+        async def decide(self, request: cf.ModelRequest) -> cf.Decision:
+            return cast("cf.Decision", answer)
+
+    result = await cf.arun(asking(Odd()), 1, run_id="r1", store=store)
+    assert (result.status, result.because) == (cf.Status.BLOCKED, "model-refused")
+    assert result.note == f"ModelError: the model returned {says}"
+    assert (await cf.arun(asking(Failing()), 1, run_id="r1", store=store)).status is cf.Status.COMPLETED
+
+    async def ask() -> cf.Decision:
+        return cast("cf.Decision", answer)
+
+    async with cf.open_run(asking(Failing()), 1, run_id="r2", store=store) as host:
+        with pytest.raises(cf.ModelError, match=f"^the model returned {says}$"):
+            await host.decide(1, "sha256:x", ask)
+
+
+@pytest.mark.parametrize("model", [None, "gpt", type("Half", (), {"decide": lambda: None})()])
+def test_what_cannot_be_asked_is_refused_as_a_model(model: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"flow test: \w+ is not a model, for it has no describe\(\)"):
+        cf.Agent("test", version="1", model=model)
 
 
 async def test_a_cancellation_that_leaks_out_of_an_adapter_is_an_error_and_hangs_nothing(store: SqliteStore) -> None:

@@ -29,7 +29,8 @@ class Agent:
         parallel: calls of one turn may run beside each other; otherwise only where every one of them says so.
 
     Raises:
-        DefinitionError: two tools of one name, or a tool that cannot keep what it declares.
+        DefinitionError: a model that cannot be asked, two tools of one name, or a tool that cannot keep what it
+            declares.
     """
 
     def __init__(
@@ -43,6 +44,12 @@ class Agent:
         limits: Limits | None = None,
         parallel: bool = False,
     ) -> None:
+        missing = [f"{method}()" for method in ("describe", "decide") if not callable(getattr(model, method, None))]
+        if missing:
+            raise DefinitionError(
+                f"flow {name}: {type(model).__name__} is not a model, for it has no {' and no '.join(missing)}",
+                remedy="Pass an object with describe() and decide(), such as cf.ScriptedModel([...]).",
+            )
         self.entry = ""
         """MODULE:FLOW, where the command line found it."""
         self.name = name

@@ -39,6 +39,7 @@ from counterfoil.core.events import (
     Unstored,
 )
 from counterfoil.core.keys import KeyStyle, mint, render
+from counterfoil.core.limits import Usage
 from counterfoil.core.rules import Rule
 from counterfoil.core.state import CallState
 from counterfoil.errors import AlreadyExists, DispatchRefused, ModelError
@@ -62,7 +63,7 @@ async def ask_model(
     ``ask`` is the number of this question over all lives, ``tries`` in this one.
     """
     try:
-        decision = await agent.model.decide(request)
+        decision = checked(await agent.model.decide(request))
         return plan_calls(agent, decision, request.turn, store, run_id)
     except BaseException as error:  # Whatever it was, no decision was given.
         if ends_the_process(error) or isinstance(error, SystemExit) or cancelled_from_outside(error):
@@ -82,6 +83,34 @@ def cancelled_from_outside(error: BaseException) -> bool:
 def ends_the_process(error: BaseException) -> bool:
     """Tell whether an error is meant for the process: Ctrl-C, or the end of an event loop that was given up."""
     return isinstance(error, (KeyboardInterrupt, GeneratorExit))
+
+
+def checked(answer: object) -> Decision:
+    """Return what a model gave, if it is a decision that a journal can hold and can be read from again.
+
+    Raises:
+        ModelError: it is not, and asking again does not help.
+    """
+    if not isinstance(answer, Decision):
+        raise _nonsense(f"{type(answer).__name__}, not a Decision")
+    _check_types("Decision", answer, text=(str,), calls=(tuple, list), usage=(Usage,))
+    _check_types("Usage", answer.usage, input_tokens=(int,), output_tokens=(int,), usd=(int, float))
+    for call in answer.calls:
+        if not isinstance(call, ToolCall):
+            raise _nonsense(f"a call of type {type(call).__name__}, not a ToolCall")
+        _check_types("ToolCall", call, name=(str,), arguments=(str,), id=(str,))
+    return answer
+
+
+def _check_types(owner: str, value: object, **types: tuple[type, ...]) -> None:
+    for name, allowed in types.items():
+        field = getattr(value, name)
+        if not isinstance(field, allowed) or isinstance(field, bool):
+            raise _nonsense(f"{owner}.{name} of type {type(field).__name__}, not {allowed[0].__name__}")
+
+
+def _nonsense(what: str) -> ModelError:
+    return ModelError(f"the model returned {what}", retryable=False)
 
 
 def plan_calls(agent: Agent, decision: Decision, turn: int, store: Store, run_id: str) -> Decided:

@@ -109,6 +109,10 @@ class Run:
             slot: its ordinal in the host's durable state, from 1.
             request_digest: of what the model is asked. A check, never the key: another digest for a decided slot holds.
             ask: asks the model.
+
+        Raises:
+            DefinitionError: the slot is no ordinal.
+            ModelError: what was answered is no decision; nothing was journaled, and the slot is asked for again.
         """
         async with self._turns:
             if slot < 1:
@@ -224,7 +228,7 @@ class Run:
             self.journal.note(TurnOpened(turn=slot, ask=number, digest=request_digest), fact=False)
             if await self.journal.commit():
                 break
-        decision = await ask()
+        decision = perform.checked(await ask())
         run_id, store = self.journal.run_id, self.journal.store
         self.journal.note(perform.plan_calls(self._agent, decision, slot, store, run_id), fact=True)
         await self.journal.commit()
