@@ -60,7 +60,7 @@ AFTER_END = (EvidenceTaken, MailRefused, IncidentRaised)
 """All that may follow the end of a run: it raises the incident flag, and changes neither status nor result."""
 
 
-class Attempt(Struct, frozen=True, kw_only=True):
+class Attempt(Struct, frozen=True, kw_only=True, gc=False):
     """One dispatch of a call.
 
     Args:
@@ -84,7 +84,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     seen_at: datetime | None = None
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     """How a call was settled."""
 
     kind: Literal["applied", "rejected", "abandoned"]
@@ -95,7 +95,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
-class CallState(Struct, frozen=True, kw_only=True):
+class CallState(Struct, frozen=True, kw_only=True, gc=False):
     """What is known of one call of the current turn.
 
     Args:
@@ -146,7 +146,7 @@ class CallState(Struct, frozen=True, kw_only=True):
         return tuple(attempt for attempt in self.attempts if attempt.open)
 
 
-class RunState(Struct, frozen=True, kw_only=True):
+class RunState(Struct, frozen=True, kw_only=True, gc=False):
     """What a run's events add up to.
 
     ``latest``: the latest store time that any event bears: a clock that shows less has been set back.

@@ -21,7 +21,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, Any]
 
 
-class ToolCall(Struct, frozen=True, kw_only=True):
+class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
     """A call that the model asks for.
 
     Args:
@@ -51,7 +51,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     raw: Any = None
 
 
-class ToolResult(Struct, frozen=True, kw_only=True):
+class ToolResult(Struct, frozen=True, kw_only=True, gc=False):
     """What the model is told of a settled call: ``content`` is JSON text, or an error's text."""
 
     call: ToolCall
@@ -59,7 +59,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     error: bool = False
 
 
-class Exchange(Struct, frozen=True, kw_only=True):
+class Exchange(Struct, frozen=True, kw_only=True, gc=False):
     """A past decision and what became of its calls, in their order. Every call has its result."""
 
     decision: Decision
