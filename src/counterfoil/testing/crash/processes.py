@@ -44,8 +44,8 @@ class ForkServer:
         self.ready = self._hear(Ready)
         if self.ready.problem:
             self.close()
-            last = self.ready.trace.strip().splitlines()[-1] if self.ready.trace else self.ready.problem
-            raise DefinitionError(f"{setup.entry} cannot be loaded: {last}", remedy="Mend it; nothing was run.")
+            why = f"{setup.entry} cannot be loaded: {self.ready.problem}"
+            raise DefinitionError(why, remedy="Mend it; nothing was run.")
 
     def fork(self, task: Task) -> State:
         """Have a task done; return when its process ends or stops."""
