@@ -84,6 +84,19 @@ limited = cf.Agent(
 quick = cf.Agent("quick", version="1", model=cf.ScriptedModel([{"text": "Hello \x1b[31mred."}]))
 
 
+refunds = cf.Agent(
+    "refunds",
+    version="1",
+    model=cf.ScriptedModel(
+        [
+            {"calls": [{"name": "refund", "arguments": {"order": order}} for order in (-1, 1, -2)]},
+            {"text": "All is refunded."},
+        ]
+    ),
+    tools=[refund],
+)
+
+
 def made() -> cf.Agent:
     return support
 

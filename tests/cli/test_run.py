@@ -18,6 +18,16 @@ def test_a_run_completes_and_prints_its_output(cli: Cli) -> None:
     assert "@cf.tool(contract=" in ran.err
 
 
+def test_a_completed_run_says_how_many_of_its_calls_were_certainly_not_done(cli: Cli) -> None:
+    for again in (cli.run("refunds"), cli.run("refunds"), cli("resume", "r1")):
+        assert (again.code, again.out) == (0, "All is refunded.\n")
+        assert "run completed\n2 calls were certainly not done: counterfoil show r1\n" in again.err
+    assert "3 calls with a record, 2 rejected" in cli("show", "r1").out
+    assert cli.run("support", "r2").code == 0
+    assert "not done" not in cli("resume", "r2").err
+    assert "rejected" not in cli("show", "r2").out
+
+
 def test_quiet_prints_the_output_alone(cli: Cli) -> None:
     ran = cli.run("support", "r1", "--quiet")
     assert (ran.code, ran.out, ran.err) == (0, "All is done.\n", "")

@@ -147,7 +147,8 @@ def resume(
         known = runner.run(find_run(opened, run_id))
         watcher = _watcher(runner, opened, known, shown=_shown(progress, quiet, as_json))
         if isinstance(known, Tombstone) or known.status.terminal:
-            outcome = Outcome(runner.run(standing(opened, known)), None)
+            result = runner.run(standing(opened, known))
+            outcome = Outcome(result, None, rejected=runner.run(_rejected(opened, result)))
         else:
             flow = flow_of(known, entry)
             outcome = runner.run(_advance(opened, flow, run_id, store, (), wait, watcher))
@@ -174,11 +175,17 @@ def flow_of(known: Head, entry: str | None) -> Agent:
 
 
 class Outcome:
-    """How a command ended: the result, what one guarded call came to, or no result after a second Ctrl-C."""
+    """How a command ended: the result, what one guarded call came to, or no result after a second Ctrl-C.
 
-    def __init__(self, result: RunResult, guarded: tuple[Any, Any] | None, *, broken_off: bool = False) -> None:
+    ``rejected`` counts the calls that were certainly not done.
+    """
+
+    def __init__(
+        self, result: RunResult, guarded: tuple[Any, Any] | None, *, rejected: int = 0, broken_off: bool = False
+    ) -> None:
         self.result = result
         self.guarded = guarded
+        self.rejected = rejected
         self.broken_off = broken_off
 
     @property
@@ -218,7 +225,16 @@ async def _advance(
         except asyncio.CancelledError:
             return Outcome(await standing(store, await find_run(store, run_id)), None, broken_off=True)
     guarded = await _guarded(store, run_id) if guarded_tool(flow) is not None else None
-    return Outcome(result, guarded)
+    return Outcome(result, guarded, rejected=await _rejected(store, result))
+
+
+async def _rejected(store: Store, result: RunResult) -> int:
+    """Count the calls of a completed run that were certainly not done: they look like success otherwise."""
+    from counterfoil.core.events import Rejected
+
+    if result.status != "completed":
+        return 0
+    return sum(isinstance(recorded.event, Rejected) for recorded in await store.events(result.run_id))
 
 
 async def _guarded(store: Store, run_id: str) -> tuple[Any, Any] | None:
@@ -360,6 +376,9 @@ def _report(outcome: Outcome, store: str | None, *, quiet: bool, as_json: bool) 
     if not as_json and result.status == "completed" and failure is None:
         if not quiet:
             note(f"{messages.painted('run completed', 'good')}")
+            if outcome.rejected:
+                calls = "1 call was" if outcome.rejected == 1 else f"{outcome.rejected} calls were"
+                note(f"{calls} certainly not done: {command('show', result.run_id, store=store)}")
         _print_output(value)
     elif not as_json:
         _say_how_it_stands(outcome, store)

@@ -84,13 +84,18 @@ class ShowPage:
         counts = [
             _count(len(self.story.lives), "life", "lives"),
             _count(self.story.decisions, "decision"),
-            _count(self.state.spent.calls, "call with a record", "calls with a record"),
+            self._calls(),
         ]
         lost = self.story.asks - self.story.decisions
         if lost:
             counts.append(_count(lost, "question to the model", "questions to the model") + " without a saved answer")
         given = Text("input  ", style="dim").append(json_text(self.state.input, self.limit), style="none")
         return [title, Text(" · ".join(facts), style="dim"), Text(" · ".join(counts), style="dim"), given]
+
+    def _calls(self) -> str:
+        """Say how many calls were rejected too: a run completes even where nothing of it was done."""
+        calls = _count(self.state.spent.calls, "call with a record", "calls with a record")
+        return f"{calls}, {self.story.rejected} rejected" if self.story.rejected else calls
 
     def _life_head(self, life: LifeLine, before: LifeLine | None) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")

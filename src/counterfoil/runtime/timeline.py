@@ -128,12 +128,14 @@ class Timeline(Struct, frozen=True, kw_only=True):
         lives: in order.
         asks: how often the model was asked, and answers that were saved: the difference was lost or failed.
         decisions: answers that were saved.
+        rejected: calls that were settled as certainly not done.
     """
 
     started: Row
     lives: tuple[LifeLine, ...]
     asks: int
     decisions: int
+    rejected: int
 
 
 class Known(Struct):
@@ -189,7 +191,7 @@ def timeline(events: Sequence[Recorded], owner: str = "", seen: Mapping[str, Obs
     known = Known()
     by_life: dict[int, list[Recorded]] = {}
     proofs: dict[int, SenderObserved] = {}
-    asks = decisions = 0
+    asks = decisions = rejected = 0
     for recorded in events:
         known.learn(recorded.event, recorded.fence)
         match recorded.event:
@@ -201,13 +203,16 @@ def timeline(events: Sequence[Recorded], owner: str = "", seen: Mapping[str, Obs
                 asks += 1
             case Decided():
                 decisions += 1
+            case Rejected():
+                rejected += 1
             case _:
                 pass
         if recorded.fence in by_life:
             by_life[recorded.fence].append(recorded)
     look = seen or {}
     lives = tuple(_life(known, fence, mine, proofs.get(fence), owner, look) for fence, mine in by_life.items())
-    return Timeline(started=row(events[0], known), lives=lives, asks=asks, decisions=decisions)
+    started = row(events[0], known)
+    return Timeline(started=started, lives=lives, asks=asks, decisions=decisions, rejected=rejected)
 
 
 def _life(
