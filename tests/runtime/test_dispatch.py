@@ -17,6 +17,8 @@ from counterfoil.core.events import AttemptEnded, Dispatched, Ending, Receipt
 from counterfoil.core.keys import KeyStyle
 from counterfoil.core.mail import Cancel, encode_item
 from counterfoil.errors import DispatchRefused
+from counterfoil.runtime import perform
+from counterfoil.runtime.loop import Driver
 from counterfoil.stores.protocol import Appended, Refused
 from counterfoil.stores.sqlite import SqliteStore
 from tests.runtime.outside import Outside, agent, calling, events, kinds
@@ -306,6 +308,40 @@ async def test_a_thread_that_outlives_its_deadline_is_heard_all_the_same(store: 
     assert result.status is cf.Status.COMPLETED
     found = kinds(await events(store))
     assert found.index("unknown_declared") < found.index("receipt")
+
+
+async def test_what_a_thread_brings_while_the_last_event_is_being_written_is_kept_as_evidence(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[int] = []
+    gate, heard = threading.Event(), asyncio.Event()
+    append, listen = store.append, Driver._late
+
+    @cf.tool(contract=FOREVER, timeout=timedelta(milliseconds=50))
+    def slow(*, call: cf.Call) -> str:
+        """Wait."""
+        entered.append(call.attempt)
+        assert gate.wait(60)
+        return "late"
+
+    def listened(self: Driver, event: Any) -> None:
+        listen(self, event)
+        heard.set()
+
+    async def with_the_answer_meanwhile(*args: Any, entries: Any, **kwargs: Any) -> Any:
+        if any(entry.kind == "paused" for entry in entries):
+            gate.set()
+            await heard.wait()
+        return await append(*args, entries=entries, **kwargs)
+
+    monkeypatch.setattr(Driver, "_late", listened)
+    monkeypatch.setattr(perform, "next_try", lambda now, tries: now + timedelta(hours=1))
+    store.append = with_the_answer_meanwhile  # type: ignore[method-assign]  # a moment that no test could hit
+    left = await cf.arun(agent(slow), 1, run_id="r1", store=store, patience=timedelta(0))
+    assert (left.status, left.because, heard.is_set()) == (cf.Status.WAITING, "backoff", True)
+    assert [each.item_id for each in await store.mail("r1", 0)] == ["evidence:1:1.1:1:receipt"]
+    assert (await cf.arun(agent(slow), 1, run_id="r1", store=store)).status is cf.Status.COMPLETED
+    assert entered == [1]
 
 
 async def test_a_thread_that_goes_on_keeps_its_worker_from_counting_as_released(tmp_path: Any) -> None:

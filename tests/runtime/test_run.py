@@ -10,9 +10,12 @@ import pytest
 from msgspec import Raw
 
 import counterfoil as cf
-from counterfoil.core.events import Dispatched, Verdict
-from counterfoil.core.mail import Cancel, GiveVerdict, encode_item
-from counterfoil.errors import NoSuchRun, VerdictRefused
+from counterfoil.core.events import Dispatched, Proof, Receipt, Verdict
+from counterfoil.core.mail import Cancel, Evidence, GiveVerdict, encode_item
+from counterfoil.core.rules import Rule
+from counterfoil.core.state import CallState
+from counterfoil.errors import DefinitionError, NoSuchRun, VerdictRefused
+from counterfoil.runtime.attempts import Attempts, Refusal
 from counterfoil.stores.sqlite import SqliteStore
 from tests.runtime.outside import events, kinds
 
@@ -131,6 +134,72 @@ async def test_an_outcome_that_proves_nothing_is_decided_by_contract(store: Sqli
         told = await run.claim("1.2")
         assert isinstance(told, cf.Replay)
         assert (told.result.error, "It was not done: asked" in told.result.content) == (True, True)
+
+
+async def test_slots_count_from_one(store: SqliteStore) -> None:
+    async with cf.open_run(host(), 1, run_id="r1", store=store) as run:
+        with pytest.raises(DefinitionError, match="slot 0: slots count from 1"):
+            await run.decide(0, "d0", Asked())
+
+
+async def unknown_mail(run: cf.Run) -> None:
+    """Claim the second tool's one call and leave it unknown."""
+    await run.decide(1, "d1", Asked(cf.Decision(calls=(cf.ToolCall(name="mail", arguments='{"n":1}'),))))
+    assert isinstance(await run.claim("1.1"), cf.Go)
+    await run.settle("1.1", cf.Unsure(TimeoutError()))
+    assert isinstance(await run.claim("1.1"), cf.Hold)
+
+
+async def test_a_call_that_a_person_gave_up_is_held_and_not_told_as_an_answer(store: SqliteStore) -> None:
+    async with cf.open_run(host(), 1, run_id="r1", store=store) as run:
+        await unknown_mail(run)
+        await run.resolve(GiveVerdict(call="1.1", verdict=Verdict.ABANDON, by="dana", reason="nobody knows"))
+        held = await run.claim("1.1")
+        assert isinstance(held, cf.Hold)
+        assert (held.because, "nobody knows" in held.note) == ("abandoned", True)
+
+
+async def test_a_verdict_that_evidence_overtook_is_refused_to_its_face(store: SqliteStore) -> None:
+    post = store.post
+    receipt = Receipt(call="1.1", attempt=1, proof=Proof.RESPONSE, result=Raw(b'"sent 1"'))
+
+    async def overtaken(run_id: str, item_id: str, body: bytes) -> Any:
+        await post(run_id, "evidence", encode_item(Evidence(sender=1, fact=receipt)))
+        return await post(run_id, item_id, body)
+
+    async with cf.open_run(host(), 1, run_id="r1", store=store) as run:
+        await unknown_mail(run)
+        store.post = overtaken  # type: ignore[method-assign]  # a moment that no test could hit
+        verdict = GiveVerdict(call="1.1", verdict=Verdict.NOT_APPLIED, by="dana", reason="asked")
+        with pytest.raises(VerdictRefused, match=r"call 1\.1 is settled already \(applied\)"):
+            await run.resolve(verdict)
+        told = await run.claim("1.1")
+        assert isinstance(told, cf.Replay)
+        assert (told.result.content, told.result.error) == ('"sent 1"', False)
+
+
+@pytest.mark.parametrize("first", ["not sent", "unsure"])
+async def test_a_second_attempt_is_a_repeat_only_where_the_first_may_have_been_sent(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    check = Attempts.last_check
+
+    def refuses_the_first(self: Attempts, before: CallState, attempt: int, because: Rule) -> Refusal | None:
+        late = first == "not sent" and attempt == 1
+        return Refusal("the lease is about to end") if late else check(self, before, attempt, because)
+
+    monkeypatch.setattr(Attempts, "last_check", refuses_the_first)
+    async with cf.open_run(host(), 1, run_id="r1", store=store) as run:
+        await run.decide(1, "d1", Asked())
+        go = await run.claim("1.1")
+        if first == "unsure":
+            await run.settle("1.1", cf.Unsure(TimeoutError()))
+            go = await run.claim("1.1")
+        assert isinstance(go, cf.Go)
+        assert (go.call.attempt, go.call.repeat) == (2, first == "unsure")
+        await run.settle("1.1", cf.Done("paid"))
+        [receipt] = [event for event in await events(store) if isinstance(event, Receipt)]
+        assert receipt.proof is (Proof.REPEAT if first == "unsure" else Proof.RESPONSE)
 
 
 async def test_a_certain_no_is_told_to_the_model(store: SqliteStore) -> None:
