@@ -402,8 +402,8 @@ OTHER_FAULTS = (
     Fault(
         plan,
         "calls overtake each other",
-        "    return not earlier or all(",
-        "    return True or all(",
+        "for call in (*unsettled[:1], *beside_each_other)}",
+        "for call in unsettled}",
         "one shot",
     ),
     Fault(

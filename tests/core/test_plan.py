@@ -82,6 +82,11 @@ ROWS: list[tuple[str, Story, dict[str, Any], str]] = [
     ("a limited read needs one", S(Limits(calls=9)).decided("look"), {}, "dispatch 1.1 never-sent attempt 1"),
     ("an invalid call", S().decided("!nope", "pay"), {}, "reject 1.1 invalid-call"),
     ("an invalid call, stopped", S().decided("!nope").cancel(), {}, "reject 1.1 invalid-call"),
+    ("an invalid call after a valid one of its tool", S().decided("pay", "!pay"), {}, "reject 1.2 invalid-call"),
+    ("a call after an open one of its tool", S().decided("pay", "pay").sent("1.1"), {}, "unknown 1.1 no-evidence"),
+    ("a call after a refused one of its tool", S().decided("pay", "pay").sent("1.1").ended("1.1", SURE), {}, "reject 1.1 definite-no"),
+    ("a call before a refused one of its tool", S().decided("pay", "pay").sent("1.2").ended("1.2", SURE), {}, "reject 1.2 definite-no"),
+    ("a call beside one of another tool", S().decided("look", "pay").sent("1.2"), {}, "unknown 1.2 no-evidence"),
     # In parallel where the tools say so.
     ("parallel, one under way", S().decided(*BOTH).sent("1.1"), {"flow": view("pay", "mail"), "flying": "1.1"}, "dispatch 1.2 never-sent attempt 1"),
     ("only the later one says so", S().decided(*BOTH).sent("1.1"), {"flow": view("mail"), "flying": "1.1"}, "await in-flight"),

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 import counterfoil as cf
+from counterfoil.core import plan
 from counterfoil.core.events import AttemptEnded, Dispatched, Ending, Receipt
 from counterfoil.core.keys import KeyStyle
 from counterfoil.core.mail import Cancel, encode_item
@@ -288,6 +289,28 @@ async def test_an_async_tool_that_times_out_is_cancelled_and_unsure(store: Sqlit
     assert (await cf.arun(agent(slow), 1, run_id="r1", store=store)).status is cf.Status.UNKNOWN
     [attempt] = [event for event in await events(store) if isinstance(event, AttemptEnded)]
     assert (ended, attempt.ending, attempt.running) == (["cancelled"], Ending.UNSURE, False)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_what_is_decided_of_a_turn_grows_with_its_calls_and_not_with_their_square(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, parallel: bool
+) -> None:
+    decided, move_of = [0], plan.move_of
+
+    def counted(*args: Any) -> Any:
+        decided[0] += 1
+        return move_of(*args)
+
+    monkeypatch.setattr(plan, "move_of", counted)
+
+    @cf.tool(contract=cf.Read())
+    async def look() -> int:
+        """Look."""
+        return 1
+
+    flow = agent(look, turns=[calling(*["look"] * 100)], parallel=parallel)
+    assert (await cf.arun(flow, 1, run_id="r1", store=store)).status is cf.Status.COMPLETED
+    assert 100 <= decided[0] <= 1000, "one by one it would be 5000 and more"
 
 
 async def test_a_thread_that_outlives_its_deadline_is_heard_all_the_same(store: SqliteStore) -> None:

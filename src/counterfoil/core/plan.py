@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -231,13 +232,21 @@ def terms_of(flow: FlowView, call: CallState) -> Terms | None:
 def _moves(
     state: RunState, flow: FlowView, now: datetime, in_flight: InFlight, stop: Rule | None
 ) -> list[tuple[CallState, Move]]:
-    """Return the move of each unsettled call that is not under way here."""
+    """Return the move of each unsettled call that is not under way here.
+
+    An event changes one call: those of one tool that last changed at the same one were only decided, and move alike.
+    A turn of thousands of calls is asked about thousands of times.
+    """
     busy = {call for call, _ in in_flight.attempts} | in_flight.lookups
-    return [
-        (call, move_of(state, flow, call, now, stop))
-        for call in state.calls
-        if call.outcome is None and call.id not in busy
-    ]
+    alike: dict[tuple[str, bool, int], Move] = {}
+    moves: list[tuple[CallState, Move]] = []
+    for call in state.calls:
+        if call.outcome is None and call.id not in busy:
+            kind = (call.planned.tool, call.planned.invalid is None, call.changed_at)
+            if kind not in alike:
+                alike[kind] = move_of(state, flow, call, now, stop)
+            moves.append((call, alike[kind]))
+    return moves
 
 
 def _evidence_first(moves: list[tuple[CallState, Move]], *, draining: bool) -> Action | None:
@@ -259,9 +268,10 @@ def _dispatch(state: RunState, flow: FlowView, moves: list[tuple[CallState, Move
     """The first call that may be dispatched: in order, beside its siblings only where the tools say so."""
     if any(isinstance(move, Unknown) for _, move in moves):
         return None
+    in_order = _in_order(state, flow)
     for call, move in moves:
         terms = terms_of(flow, call)
-        if not isinstance(move, Dispatch) or terms is None or not _in_order(state, flow, call):
+        if not isinstance(move, Dispatch) or terms is None or call.id not in in_order:
             continue
         if _beside_unknown(state, call) or _over_limit(state, flow, call):
             continue
@@ -273,8 +283,8 @@ def _dispatch(state: RunState, flow: FlowView, moves: list[tuple[CallState, Move
 
 def _beside_unknown(state: RunState, call: CallState) -> bool:
     """With one call unknown nothing new is dispatched; the unknown one itself may be, once it is licensed again."""
-    others = (other for other in state.calls if other.outcome is None and other.open_attempts)
-    return call.unknown is None and any(other.unknown is not None for other in others)
+    others = (other for other in state.calls if other.unknown is not None)
+    return call.unknown is None and any(other.outcome is None and other.open_attempts for other in others)
 
 
 def _over_limit(state: RunState, flow: FlowView, call: CallState) -> bool:
@@ -286,12 +296,11 @@ def _limits(state: RunState, flow: FlowView) -> Limits:
     return flow.limits or state.limits
 
 
-def _in_order(state: RunState, flow: FlowView, call: CallState) -> bool:
-    """Tell whether every earlier call of the turn is settled, or may run beside this one."""
-    earlier = [
-        other for other in state.calls if other.planned.position < call.planned.position and other.outcome is None
-    ]
-    return not earlier or all(_parallel(flow, other) for other in (*earlier, call))
+def _in_order(state: RunState, flow: FlowView) -> set[str]:
+    """Return the calls of which every earlier one of the turn is settled, or may run beside them."""
+    unsettled = [call for call in state.calls if call.outcome is None]
+    beside_each_other = takewhile(lambda call: _parallel(flow, call), unsettled)
+    return {call.id for call in (*unsettled[:1], *beside_each_other)}
 
 
 def _parallel(flow: FlowView, call: CallState) -> bool:
