@@ -41,9 +41,7 @@ IMPURE_MODULES = {
 # Say whose room it is, not that it has shelves.
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "types", "manager", "managers", "misc", "base"}
 
-MACHINE_PATH = re.compile(
-    r"(?<![\w.-])/(?:work|farm|root|home/[a-z]\w*|Users/[A-Za-z]\w*|opt/pypi|opt/wheels)\b"
-)
+MACHINE_PATH = re.compile(r"(?<![\w.-])/(?:work|farm|root|home/[a-z]\w*|Users/[A-Za-z]\w*|opt/pypi|opt/wheels)\b")
 REGISTRY_HOST = re.compile(
     r"files\.pythonhosted\.org|(?<![\w.])(?:test\.)?pypi\.org|registry\.npmjs\.org|deb\.debian\.org|proxy\.golang\.org"
 )
@@ -92,9 +90,7 @@ def long_functions(source: str) -> Iterator[tuple[str, int]]:
             if isinstance(child, ast.ClassDef):
                 yield from visit(child, f"{prefix}{child.name}.")
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = _lines(child) - (
-                    _lines(child.body[0]) if ast.get_docstring(child) is not None else 0
-                )
+                length = _lines(child) - (_lines(child.body[0]) if ast.get_docstring(child) is not None else 0)
                 if length > MAX_FUNCTION_LINES:
                     yield f"{prefix}{child.name}", length
                 yield from visit(child, f"{prefix}{child.name}.")
@@ -136,9 +132,7 @@ def sleeps(source: str) -> Iterator[str]:
     """A sleep is slow when the test passes and too short on a slower machine. `sleep(0)` only yields."""
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.Call(
-                func=ast.Attribute(attr="sleep") | ast.Name(id="sleep"), args=[ast.Constant(value=0)]
-            ):
+            case ast.Call(func=ast.Attribute(attr="sleep") | ast.Name(id="sleep"), args=[ast.Constant(value=0)]):
                 continue
             case ast.Call(func=ast.Attribute(value=ast.Name(id="time" | "asyncio" | "anyio"), attr="sleep")):
                 yield f"{node.lineno}: sleeps"

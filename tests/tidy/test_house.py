@@ -67,17 +67,13 @@ def test_functions_fit_on_a_screen() -> None:
 def test_the_package_is_not_imported_through_its_top_from_inside() -> None:
     parts = frozenset(path.stem for path in PACKAGE.iterdir())
     inside = [
-        path
-        for path in modules(PACKAGE)
-        if path.relative_to(PACKAGE).parts[0] not in {"cli", "testing", "console"}
+        path for path in modules(PACKAGE) if path.relative_to(PACKAGE).parts[0] not in {"cli", "testing", "console"}
     ]
     assert complaints(inside, lambda source: house.root_imports(source, parts)) == []
 
 
 def test_tests_do_not_sleep() -> None:
-    found = {
-        name(path): list(house.sleeps(path.read_text(encoding="utf-8"))) for path in modules(ROOT / "tests")
-    }
+    found = {name(path): list(house.sleeps(path.read_text(encoding="utf-8"))) for path in modules(ROOT / "tests")}
     sleeping = {path: where for path, where in found.items() if where}
     assert {path: where for path, where in sleeping.items() if path not in SLEEPING_TESTS} == {}
     assert sorted(SLEEPING_TESTS.keys() - sleeping.keys()) == [], "sleeps no longer: take it off the list"
@@ -100,11 +96,7 @@ def test_no_file_names_a_machine_a_registry_or_a_secret() -> None:
 
 
 def test_nothing_promises_exactly_once() -> None:
-    prose = [
-        path
-        for path in tracked()
-        if path.suffix == ".md" or (path.suffix == ".py" and PACKAGE in path.parents)
-    ]
+    prose = [path for path in tracked() if path.suffix == ".md" or (path.suffix == ".py" and PACKAGE in path.parents)]
     assert complaints([*prose, ROOT / "pyproject.toml"], house.false_promises) == []
 
 
@@ -163,6 +155,4 @@ def test_a_vague_name_and_an_import_through_the_top_are_noticed() -> None:
     assert not house.vague_name("keys.py")
     assert list(house.root_imports("from counterfoil import Agent", parts))
     assert list(house.root_imports("import counterfoil as cf", parts))
-    assert not list(
-        house.root_imports("from counterfoil import errors\nfrom counterfoil.core import keys", parts)
-    )
+    assert not list(house.root_imports("from counterfoil import errors\nfrom counterfoil.core import keys", parts))
