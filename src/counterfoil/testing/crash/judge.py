@@ -181,7 +181,7 @@ def _end_state(expected: Expected, whose: Attribution) -> Iterator[Broken]:
         later = [
             other for other, others in whose.of_call.items() if others and others[-1].slot == slot and other > call
         ]
-        order = [seen for seens in whose.of_call.values() for seen in seens if seen.slot == slot]
+        order = [seen for every_seen in whose.of_call.values() for seen in every_seen if seen.slot == slot]
         if later and order[-1] is last:
             yield Broken(promise="end state", text=f"{shape.tool} {call} overwrote what {later[-1]} had set")
 
