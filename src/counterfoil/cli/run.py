@@ -231,8 +231,9 @@ async def _advance(
 async def _rejected(store: Store, result: RunResult) -> int:
     """Count the calls of a completed run that were certainly not done: they look like success otherwise."""
     from counterfoil.core.events import Rejected
+    from counterfoil.stores.protocol import Head
 
-    if result.status != "completed":
+    if result.status != "completed" or not isinstance(await store.head(result.run_id), Head):
         return 0
     return sum(isinstance(recorded.event, Rejected) for recorded in await store.events(result.run_id))
 
