@@ -113,7 +113,7 @@ async def arun(
         StoreUnavailable: nothing more could be written; the run can be resumed.
     """
     async with use_store(store) as opened:
-        known = await start_run(opened, agent, input, run_id, labels=labels, entry=agent.entry)
+        known = await start_run(opened, agent, input, run_id, labels=labels)
         return await _continue(opened, agent, known, patience, progress, stop)
 
 

@@ -29,11 +29,12 @@ from counterfoil.core.evidence import Facts
 from counterfoil.core.plan import Finish, Pause, terms_of
 from counterfoil.core.recovery import remembers
 from counterfoil.core.rules import Rule
-from counterfoil.core.state import ENDED, CallState
+from counterfoil.core.state import CallState
 from counterfoil.runtime import perform
 from counterfoil.runtime.calls import Call, Sending
 from counterfoil.runtime.flow import Agent
 from counterfoil.runtime.journal import Journal, post_evidence
+from counterfoil.runtime.lives import look_at_senders
 from counterfoil.runtime.tools import Tool
 
 
@@ -156,10 +157,7 @@ class Attempts:
 
     async def observe(self, call: CallState) -> None:
         """Look at every sender of the call's open attempts that has not been seen to end."""
-        fences = {attempt.fence for attempt in call.open_attempts if attempt.proof not in ENDED}
-        for fence in sorted(fences):
-            incarnation = self.journal.lives.get(fence, "")
-            self.note(await perform.observe(self.journal.store, fence, incarnation))
+        self.note(*await look_at_senders(self.journal, [call]))
 
     def close(self, action: Pause | Finish) -> None:
         """Write down why the run stands still, or how it ended; a pause that stands already is not written again."""

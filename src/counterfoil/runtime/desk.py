@@ -95,7 +95,8 @@ async def _take(journal: Journal, item: GiveVerdict | Cancel, item_id: str, post
     store, run_id = journal.store, journal.run_id
     try:
         # A verdict of not applied needs a sender that has ended, and it may have ended since anyone looked.
-        await look_at_senders(journal, [call for call in journal.state.calls if call.outcome is None])
+        for seen in await look_at_senders(journal, [call for call in journal.state.calls if call.outcome is None]):
+            journal.note(seen, fact=True)
         why = None if posted else _refusal(journal.state, item)
         if why is not None:
             return Delivered(outcome="refused", why=why, status=journal.state.status)

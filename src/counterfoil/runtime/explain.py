@@ -198,7 +198,8 @@ async def _play(journal: Journal, view: FlowView) -> tuple[Step, ...]:
         flight = InFlight(attempts=frozenset(attempts), lookups=frozenset(lookups), asking=asking)
         action = next_action(journal.state, view, now, Ownership(), flight)
         if isinstance(action, ForCall) and isinstance(action.move, Observe):
-            await look_at_senders(journal, [action.call])
+            for seen in await look_at_senders(journal, [action.call]):
+                journal.note(seen, fact=True)
             continue
         if flight.anything and isinstance(action, (Await, Pause)):
             return tuple(steps)

@@ -29,7 +29,7 @@ MAX_RUN_ID = 200
 
 
 async def start_run(
-    store: Store, agent: Agent, value: Any, run_id: str, *, labels: dict[str, str] | None = None, entry: str = ""
+    store: Store, agent: Agent, value: Any, run_id: str, *, labels: dict[str, str] | None = None
 ) -> Head | Tombstone:
     """Make a run durable, or find it: the same id with the same input is the same run.
 
@@ -39,7 +39,6 @@ async def start_run(
         value: its input; a JSON value.
         run_id: chosen by the caller.
         labels: for queries.
-        entry: MODULE:FLOW, where the command line finds the flow again.
 
     Returns:
         The run's head, or what pruning left of it.
@@ -57,21 +56,23 @@ async def start_run(
     input_digest = digest(raw)
     known = await store.head(run_id)
     if known is None:
-        known = await store.start(*_first(store, agent, raw, run_id, labels or {}, entry))
+        known = await store.start(*_first(store, agent, raw, input_digest, run_id, labels or {}))
     if known.input_digest != input_digest:
         raise InputMismatch(f"run {run_id} was started with another input")
     return known
 
 
-def _first(store: Store, agent: Agent, raw: Raw, run_id: str, labels: dict[str, str], entry: str) -> tuple[Head, Entry]:
-    manifest = agent.manifest if not entry else msgspec.structs.replace(agent.manifest, entry=entry)
-    input_digest, now = digest(raw), store.now()
+def _first(
+    store: Store, agent: Agent, raw: Raw, input_digest: str, run_id: str, labels: dict[str, str]
+) -> tuple[Head, Entry]:
+    manifest = msgspec.structs.replace(agent.manifest, entry=agent.entry)
+    now = store.now()
     event = RunStarted(flow=manifest, input=raw, input_digest=input_digest, limits=agent.limits, labels=labels)
     first = entry_of(Recorded(1, now, 0, event), first_link(run_id))
     head = Head(
         run_id=run_id,
         flow=manifest.name,
-        entry=entry,
+        entry=agent.entry,
         fingerprint=fingerprint(manifest),
         position=1,
         link=first.link,
@@ -133,11 +134,10 @@ def life_began(head: Head, incarnation: str) -> LifeBegan:
     )
 
 
-async def look_at_senders(journal: Journal, calls: Iterable[CallState]) -> None:
-    """Note what is seen of every sender of the calls' open attempts that has not been seen to end."""
+async def look_at_senders(journal: Journal, calls: Iterable[CallState]) -> list[SenderObserved]:
+    """Return what is seen of every sender of the calls' open attempts that has not been seen to end; a fact to note."""
     fences = {attempt.fence for call in calls for attempt in call.open_attempts if attempt.proof not in ENDED}
-    for fence in sorted(fences):
-        journal.note(await perform.observe(journal.store, fence, journal.lives.get(fence, "")), fact=True)
+    return [await perform.observe(journal.store, fence, journal.lives.get(fence, "")) for fence in sorted(fences)]
 
 
 async def read_journal(store: Store, head: Head) -> Journal:

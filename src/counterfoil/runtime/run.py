@@ -383,7 +383,7 @@ async def open_run(
         NoSuchRun: the run has ended and was pruned: its answer is left, its decisions are not.
     """
     async with use_store(store) as opened:
-        known = await start_run(opened, agent, input, run_id, entry=agent.entry)
+        known = await start_run(opened, agent, input, run_id)
         if isinstance(known, Tombstone):
             raise NoSuchRun(
                 f"run {run_id} ended as {known.status} and was pruned", remedy="Nothing of it is done again."
